@@ -1,0 +1,1 @@
+"""Headrace keeps SQL views over streams and changing tables fresh, on Spark, from Python."""

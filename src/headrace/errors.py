@@ -1,0 +1,76 @@
+"""Every error Headrace raises on purpose.
+
+An error names its *condition* (UPPER_SNAKE, as Spark's do), says where in the
+SQL it is when there is SQL, and says what to do next. A statement that raises
+one has changed nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the statement's text: 1-based line and column."""
+
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}"
+
+
+class HeadraceError(Exception):
+    """Base of all Headrace errors.
+
+    ``condition`` is stable and meant for programs; the message is meant for people.
+
+    >>> str(HeadraceError("DIVIDE_BY_ZERO", "division by zero", hint="use try_divide"))
+    '[DIVIDE_BY_ZERO] division by zero. Hint: use try_divide'
+    """
+
+    def __init__(
+        self, condition: str, message: str, *, position: Position | None = None, hint: str | None = None
+    ) -> None:
+        self.condition = condition
+        self.message = message
+        self.position = position
+        self.hint = hint
+        super().__init__(condition, message)
+
+    def __str__(self) -> str:
+        where = f" ({self.position})" if self.position else ""
+        hint = f". Hint: {self.hint}" if self.hint else ""
+        return f"[{self.condition}] {self.message}{where}{hint}"
+
+
+class SqlError(HeadraceError):
+    """The statement cannot be parsed or bound: unknown name, wrong type, wrong arity."""
+
+
+class NotYetSupported(SqlError):
+    """Valid, but Headrace does not do it yet. The message names what is missing."""
+
+    def __init__(self, what: str, *, position: Position | None = None, hint: str | None = None) -> None:
+        super().__init__("NOT_YET_SUPPORTED", what, position=position, hint=hint)
+
+
+class ViewRefused(SqlError):
+    """A continuous view breaks one of the split rules; the message names rule and remedy."""
+
+
+class CatalogError(HeadraceError):
+    """A name exists already, does not exist, is of the wrong kind, or is still needed."""
+
+
+class DataError(HeadraceError):
+    """Input rows that do not fit: a bad field, a missing column, a broken key."""
+
+
+class ExecutionError(HeadraceError):
+    """An expression failed while it ran: overflow, division by zero, a cast that cannot be."""
+
+
+class StoreError(HeadraceError):
+    """The state directory cannot be opened, read or written."""
