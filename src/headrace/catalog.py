@@ -1,0 +1,146 @@
+"""The catalog: frozen definitions of streams, tables and views.
+
+A definition says what a relation *is*, never what it holds. The catalog is a
+value too: a change makes a new one with a higher version, so whoever computed
+something under a version can tell whether it still holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from headrace.errors import CatalogError, Position
+from headrace.types import Field, Schema, from_spark
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An append-only relation that keeps no rows: views see what arrives after they are made."""
+
+    name: str
+    columns: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A durable relation, optionally with a primary key."""
+
+    name: str
+    columns: Schema
+    primary_key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A named query. ``continuous`` when it reads a stream: then it owns state.
+
+    ``types`` remembers what Spark's analyzer said of expressions Headrace does not
+    know, so that reopening a database does not need Spark.
+    """
+
+    name: str
+    columns: Schema
+    text: str
+    continuous: bool
+    reads: tuple[str, ...]
+    types: Mapping[str, str] = field(default_factory=dict)
+
+
+Relation = Stream | Table | View
+KINDS: dict[type, str] = {Stream: "stream", Table: "table", View: "view"}
+
+
+def kind_of(relation: Relation) -> str:
+    return KINDS[type(relation)]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All relations by name. Names are unique and compared without case, as Spark does.
+
+    >>> c = Catalog().with_relation(Stream("Posts", ()))
+    >>> c.find("posts").name, c.version
+    ('Posts', 1)
+    """
+
+    version: int = 0
+    relations: Mapping[str, Relation] = field(default_factory=dict)
+
+    def find(self, name: str) -> Relation | None:
+        return self.relations.get(name.lower())
+
+    def get(self, name: str, *kinds: type, position: Position | None = None) -> Any:
+        """The relation of that name (and kind); :class:`CatalogError` otherwise."""
+        found = self.find(name)
+        if found is None:
+            near = get_close_matches(name.lower(), self.relations, n=1)
+            hint = f"did you mean {self.relations[near[0]].name}?" if near else "SHOW TABLES, STREAMS, VIEWS list them"
+            raise CatalogError("RELATION_NOT_FOUND", f"there is no relation {name}", position=position, hint=hint)
+        if kinds and not isinstance(found, kinds):
+            wanted = " or ".join(KINDS[k] for k in kinds)
+            raise CatalogError(
+                "WRONG_RELATION_KIND", f"{found.name} is a {kind_of(found)}, not a {wanted}", position=position
+            )
+        return found
+
+    def require_free(self, name: str, position: Position | None = None) -> None:
+        if (found := self.find(name)) is not None:
+            raise CatalogError(
+                "RELATION_ALREADY_EXISTS",
+                f"{found.name} exists already, as a {kind_of(found)}",
+                position=position,
+                hint="choose another name, DROP it, or write IF NOT EXISTS",
+            )
+
+    def dependents(self, name: str) -> list[View]:
+        """The views that read the relation, by name."""
+        return [r for r in self.views() if name.lower() in (n.lower() for n in r.reads)]
+
+    def views(self) -> list[View]:
+        return [r for r in self.relations.values() if isinstance(r, View)]
+
+    def of_kind(self, kind: type) -> list[Relation]:
+        return sorted((r for r in self.relations.values() if isinstance(r, kind)), key=lambda r: r.name)
+
+    def with_relation(self, relation: Relation) -> Catalog:
+        return Catalog(self.version + 1, {**self.relations, relation.name.lower(): relation})
+
+    def without(self, name: str) -> Catalog:
+        kept = {k: v for k, v in self.relations.items() if k != name.lower()}
+        return Catalog(self.version + 1, kept)
+
+
+def to_json(relation: Relation) -> dict[str, Any]:
+    """A definition as plain data, for the store."""
+    body: dict[str, Any] = {"columns": [[f.name, f.type.sql, f.nullable] for f in relation.columns]}
+    if isinstance(relation, Table):
+        body["primary_key"] = list(relation.primary_key)
+    elif isinstance(relation, View):
+        body |= {
+            "text": relation.text,
+            "continuous": relation.continuous,
+            "reads": list(relation.reads),
+            "types": dict(relation.types),
+        }
+    return body
+
+
+def from_json(name: str, kind: str, body: Mapping[str, Any]) -> Relation:
+    """The definition :func:`to_json` wrote."""
+    columns = tuple(Field(n, from_spark(t), nullable) for n, t, nullable in body["columns"])
+    if kind == "stream":
+        return Stream(name, columns)
+    if kind == "table":
+        return Table(name, columns, tuple(body["primary_key"]))
+    return View(name, columns, body["text"], body["continuous"], tuple(body["reads"]), dict(body["types"]))
+
+
+def load(definitions: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Catalog:
+    """The catalog of stored definitions."""
+    catalog = Catalog()
+    for name, kind, body in definitions:
+        catalog = catalog.with_relation(from_json(name, kind, body))
+    return catalog

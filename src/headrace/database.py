@@ -1,0 +1,254 @@
+"""A Headrace database, open: the public interface.
+
+Each method reads as the statement it runs. What a statement changes, it changes
+in one commit; if it raises, nothing has changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace import catalog as definitions
+from headrace import query
+from headrace.catalog import Catalog, Relation, Stream, Table, View
+from headrace.definition import Definer
+from headrace.engine.analyzer import SparkAnalyzer
+from headrace.engine.session import Session
+from headrace.engine.tasks import Progress
+from headrace.engine.worker import Worker
+from headrace.errors import CatalogError, NotYetSupported, Position
+from headrace.explain import describe, explain, show
+from headrace.loading import Loader
+from headrace.plan.nodes import Node, Scan, streams_in, walk_plan
+from headrace.plan.rules import optimize
+from headrace.plan.split import SplitPlan
+from headrace.result import Result
+from headrace.runtime import Runtime
+from headrace.settings import Settings, cores
+from headrace.sql import statements as s
+from headrace.sql.binder import Binder
+from headrace.store import Snapshot, Store
+from headrace.view.compiled import ContinuousView, reopen
+from headrace.view.reading import Answers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def connect(
+    path: str | os.PathLike[str] | None = None, *, spark: SparkSession | None = None, **settings: Any
+) -> Database:
+    """Open the database in directory ``path``, making it if it is not there; ``None`` is a temporary one.
+
+    ``spark`` is a session to use; without it, Headrace starts a local one when something
+    needs Spark. Further settings are those of :class:`headrace.settings.Settings`.
+    """
+    return Database(path, spark=spark, **settings)
+
+
+class Database:
+    """An open database. Use it as a context manager, or call :meth:`close`."""
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, spark: SparkSession | None = None, **settings: Any
+    ) -> None:
+        given = Settings.of(settings)
+        zone = spark.conf.get("spark.sql.session.timeZone") if spark is not None else None
+        store = Store.open(
+            None if path is None else Path(path),
+            settings={"time_zone": given.time_zone} if "time_zone" in settings else {},
+            defaults={"time_zone": zone or given.time_zone},
+            memory_limit=given.memory_limit,
+        )
+        chosen = replace(given, time_zone=store.settings["time_zone"])
+        session = Session(chosen, spark)
+        self._runtime = Runtime(store, chosen, session, Worker(cores(), chosen.memory_limit))
+        self._answers = Answers(self._runtime)
+        self._views: dict[str, ContinuousView] = {}
+        self._definer = Definer(self._runtime, self._views, self._answers)
+        self._loader = Loader(self._runtime, self._views)
+        try:
+            self._reopen()
+        except BaseException:
+            self.close()
+            raise
+
+    # Public interface
+
+    def sql(self, text: str, *, progress: Progress | None = None) -> Result:
+        """Run one statement."""
+        return self._run(s.parse(text), progress)
+
+    def insert(self, name: str, data: Any) -> int:
+        """Insert rows into a stream or table; returns how many. One call is one epoch.
+
+        ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
+        dicts or tuples, a dict of columns, or a Spark DataFrame.
+        """
+        return self._loader.insert(self._target(name), data)
+
+    def copy(
+        self, name: str, pattern: str | os.PathLike[str], *, progress: Progress | None = None, **options: Any
+    ) -> Result:
+        """Load files into a stream or table: ``COPY name FROM 'pattern'``."""
+        given = {k.lower(): str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
+        statement = s.Copy(name, (), os.fspath(pattern), given, Position(1, 1))
+        return self._run(statement, progress)
+
+    def table(self, name: str) -> DataFrame:
+        """A relation's rows, as they are now, as a Spark DataFrame."""
+        relation: Relation = self.catalog.get(name)
+        if isinstance(relation, Stream):
+            raise _bare_stream(relation.name)
+        return self.sql(f"SELECT * FROM `{relation.name.replace('`', '``')}`").spark()
+
+    @property
+    def catalog(self) -> Catalog:
+        """The definitions, as a value."""
+        return self._runtime.catalog
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session of this database; starts Spark if nothing did yet."""
+        return self._runtime.spark
+
+    @property
+    def path(self) -> Path:
+        """The directory the database lives in."""
+        return self._runtime.store.path
+
+    def close(self) -> None:
+        """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
+        self._runtime.worker.close()
+        self._runtime.store.close()
+        self._runtime.session.stop()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Database({str(self.path)!r}, {len(self.catalog.relations)} relations)"
+
+    # Statements
+
+    def _run(self, statement: s.Statement, progress: Progress | None = None) -> Result:
+        match statement:
+            case s.Query():
+                return self._query(statement)
+            case s.CreateStream() | s.CreateTable() | s.CreateView():
+                return self._done(self._definer.create(statement))
+            case s.Drop():
+                return self._done(self._definer.drop(statement))
+            case s.Insert():
+                return self._insert(statement)
+            case s.Copy():
+                rows = self._loader.copy(self._target(statement.name, statement.position), statement, progress)
+                return self._done(f"{rows:,} rows copied into {statement.name}")
+            case s.Explain():
+                return self._result(explain(self, statement.statement), whole=True)
+            case s.Show():
+                return self._result(show(self, statement.what), whole=True)
+            case s.Describe():
+                relation = self.catalog.get(statement.name, position=statement.position)
+                return self._result(describe(self, relation), whole=True)
+
+    def _query(self, statement: s.Query) -> Result:
+        with self._runtime.store.read() as snapshot:
+            plan = self.plan(statement)
+            return self._result(self._rows(snapshot, plan))
+
+    def plan(self, statement: s.Query) -> Node:
+        """A query's plan, checked for what cannot be asked yet."""
+        plan = optimize(Binder(self.catalog, self.analyzer()).query(statement.query))
+        for name in sorted(streams_in(plan)):
+            raise _bare_stream(name)
+        return plan
+
+    def _insert(self, statement: s.Insert) -> Result:
+        target = self._target(statement.name, statement.position)
+        binder = Binder(self.catalog, self.analyzer())
+        plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
+        for name in sorted(streams_in(plan)):
+            raise _bare_stream(name)
+        with self._runtime.store.read() as snapshot:
+            rows = self._rows(snapshot, plan)
+        count = self._loader.insert(target, rows)
+        return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+
+    def _rows(self, snapshot: Snapshot, plan: Node) -> pa.Table:
+        arrow = {
+            ("view", node.relation): self._answers.rows(snapshot, self._views[node.relation.lower()])
+            for node in walk_plan(plan)
+            if isinstance(node, Scan) and node.kind == "view"
+        }
+        return query.run(self._runtime, snapshot, plan, query.Leaves(arrow, {}))
+
+    # Shared pieces
+
+    def analyzer(self, known: Mapping[str, str] | None = None) -> SparkAnalyzer:
+        """Spark's analyzer; started only if something is asked that is not ``known``."""
+        return SparkAnalyzer(self._runtime.session.get, known)
+
+    def plan_view(self, statement: s.CreateView) -> tuple[SplitPlan | None, View]:
+        """The view a statement would make and how it would be split; nothing is changed."""
+        return self._definer.plan_view(statement, self.analyzer())
+
+    def continuous(self, name: str) -> ContinuousView:
+        return self._views[name.lower()]
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._runtime
+
+    @property
+    def answers(self) -> Answers:
+        return self._answers
+
+    def _target(self, name: str, position: Position | None = None) -> Stream | Table:
+        relation: Relation = self.catalog.get(name, position=position)
+        if isinstance(relation, View):
+            raise CatalogError(
+                "CANNOT_INSERT_INTO_VIEW",
+                f"{relation.name} is a view",
+                position=position,
+                hint=f"insert into what it reads: {', '.join(relation.reads)}",
+            )
+        return relation
+
+    def _result(self, rows: pa.Table, *, whole: bool = False) -> Result:
+        def frame(table: pa.Table) -> DataFrame:
+            return self._runtime.spark.read.parquet(str(query.publish(self._runtime, table)))
+
+        return Result(rows, whole=whole, spark=frame)
+
+    def _done(self, message: str) -> Result:
+        return Result(pa.table({}), message=message)
+
+    def _reopen(self) -> None:
+        with self._runtime.store.read() as snapshot:
+            found = [(d.name, d.kind, d.body) for d in snapshot.definitions()]
+            self._runtime.catalog = definitions.load(found)
+            for view in self.catalog.views():
+                if view.continuous:
+                    files = self._definer.static_files(snapshot, view.name)
+                    self._views[view.name.lower()] = reopen(
+                        view, self.catalog, self.analyzer(view.types), files, self._runtime.settings.time_zone
+                    )
+        self._runtime.writer_version = self.catalog.version
+
+
+def _bare_stream(name: str) -> NotYetSupported:
+    return NotYetSupported(
+        f"SELECT from the bare stream {name}",
+        hint="a stream keeps no rows; CREATE VIEW over it with a GROUP BY, then SELECT from the view",
+    )

@@ -1,0 +1,205 @@
+"""CREATE and DROP: definitions change in one commit, together with the state they own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace import query, tables
+from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of, to_json
+from headrace.engine.analyzer import SparkAnalyzer
+from headrace.errors import CatalogError, NotYetSupported
+from headrace.plan.split import SplitPlan
+from headrace.runtime import Runtime
+from headrace.sql import statements as s
+from headrace.store import Snapshot, Transaction
+from headrace.types import arrow_schema
+from headrace.view.compiled import (
+    ContinuousView,
+    InsertPipeline,
+    reads_of,
+    split_view,
+    static_relation,
+    statics_of,
+)
+from headrace.view.reading import Answers
+
+
+class Definer:
+    """Makes and drops relations."""
+
+    def __init__(self, runtime: Runtime, views: dict[str, ContinuousView], answers: Answers) -> None:
+        self._runtime = runtime
+        self._views = views
+        self._answers = answers
+
+    def create(self, statement: s.CreateStream | s.CreateTable | s.CreateView) -> str:
+        with self._runtime.tables_lock:
+            if statement.if_not_exists and self._runtime.catalog.find(statement.name) is not None:
+                return f"{statement.name} exists already"
+            self._runtime.catalog.require_free(statement.name, statement.position)
+            if isinstance(statement, s.CreateView):
+                return self._create_view(statement)
+            relation: Relation
+            if isinstance(statement, s.CreateStream):
+                relation = Stream(statement.name, statement.columns)
+            else:
+                key = {k.lower() for k in statement.primary_key}
+                relation = Table(
+                    statement.name, statement.columns, tuple(c.name for c in statement.columns if c.name.lower() in key)
+                )
+
+            def work(tx: Transaction) -> None:
+                if isinstance(relation, Table):
+                    tx.create_relation(tables.tail_of(relation.name), arrow_schema(relation.columns))
+
+            self._define(self._runtime.catalog.with_relation(relation), relation, work)
+            return f"{kind_of(relation)} {relation.name} created"
+
+    def drop(self, statement: s.Drop) -> str:
+        with self._runtime.tables_lock:
+            catalog = self._runtime.catalog
+            if statement.if_exists and catalog.find(statement.name) is None:
+                return f"{statement.name} does not exist"
+            kinds: dict[str, type] = {"stream": Stream, "table": Table, "view": View}
+            relation: Relation = catalog.get(statement.name, kinds[statement.kind], position=statement.position)
+            dependents = catalog.dependents(relation.name)
+            if dependents:
+                names = ", ".join(v.name for v in dependents)
+                raise CatalogError(
+                    "RELATION_IN_USE",
+                    f"{relation.name} is read by {names}",
+                    position=statement.position,
+                    hint=f"drop {names} first",
+                )
+            return self._drop(relation)
+
+    def _drop(self, relation: Relation) -> str:
+        view = self._views.get(relation.name.lower())
+
+        def work(tx: Transaction) -> None:
+            tx.drop(relation.name)
+            if isinstance(relation, Table):
+                tx.drop_relation(tables.tail_of(relation.name))
+            if view is not None:
+                for state in view.plan.states:
+                    tx.drop_relation(view.relation(state))
+                if view.statics:
+                    tx.drop_relation(static_relation(view.name))
+
+        self._commit(self._runtime.catalog.without(relation.name), work, f"DROP {relation.name}")
+        if view is not None:
+            del self._views[relation.name.lower()]
+            self._answers.forget(view.name)
+            self._runtime.worker.forget([static.name for static in view.statics])
+        return f"{kind_of(relation)} {relation.name} dropped"
+
+    # Views
+
+    def plan_view(self, statement: s.CreateView, analyzer: SparkAnalyzer) -> tuple[SplitPlan | None, View]:
+        """The view a statement would make, and how it would be split; nothing is changed."""
+        plan, schema = split_view(statement, self._runtime.catalog, analyzer)
+        reads = reads_of(statement, self._runtime.catalog)
+        if plan is not None:
+            for name in reads:
+                if isinstance(self._runtime.catalog.find(name), View) and self._reads_stream(name):
+                    raise NotYetSupported(
+                        f"a continuous view over the continuous view {name}",
+                        position=statement.position,
+                        hint=f"join {name} when you query, or make an ordinary view over both",
+                    )
+        return plan, View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers))
+
+    def _reads_stream(self, name: str) -> bool:
+        relation = self._runtime.catalog.find(name)
+        if isinstance(relation, View):
+            return relation.continuous or any(self._reads_stream(n) for n in relation.reads)
+        return False
+
+    def _create_view(self, statement: s.CreateView) -> str:
+        plan, view = self.plan_view(statement, SparkAnalyzer(self._runtime.session.get))
+        catalog = self._runtime.catalog.with_relation(view)
+        if plan is None:
+            self._define(catalog, view, lambda tx: None)
+            return f"view {view.name} created"
+        files: dict[str, Path] = {}
+        try:
+            with self._runtime.store.read() as snapshot:
+                for static in plan.statics:
+                    rows = query.run(self._runtime, snapshot, static.plan)
+                    file = self._runtime.store.new_segment(f"static {static.name} {view.name}")
+                    pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
+                    files[static.name] = file
+            compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)
+            initial = {p.state: self._initial_rows(compiled, p) for p in compiled.initial}
+            compiled.pipelines  # noqa: B018  compile now: an error must come before the commit
+
+            def work(tx: Transaction) -> None:
+                for state in plan.states:
+                    tx.create_relation(compiled.relation(state), arrow_schema(state.schema))
+                if files:
+                    tx.create_relation(
+                        static_relation(view.name), pa.schema([("name", pa.string()), ("file", pa.string())])
+                    )
+                    names, paths = zip(*((n, f.name) for n, f in files.items()), strict=True)
+                    tx.append(static_relation(view.name), pa.table({"name": list(names), "file": list(paths)}))
+                    for file in files.values():
+                        tx.add_segment(static_relation(view.name), file, pq.read_metadata(file).num_rows)
+                for relation, rows in initial.items():
+                    tx.append(relation, rows)
+                self._views[view.name.lower()] = compiled
+
+            try:
+                self._define(catalog, view, work)
+            except BaseException:
+                self._views.pop(view.name.lower(), None)
+                raise
+        except BaseException:
+            for file in files.values():
+                self._runtime.store.discard(file)
+            raise
+        frozen = compiled.frozen_tables
+        note = f"; {', '.join(frozen)} read now, once: later changes there will not show" if frozen else ""
+        return f"continuous view {view.name} created{note}"
+
+    def static_files(self, snapshot: Snapshot, view: str) -> dict[str, Path]:
+        """The files of a stored view's static build sides, by their names in its plan."""
+        if static_relation(view).lower() not in snapshot.relations():
+            return {}
+        by_file = {p.name: p for p in snapshot.segments(static_relation(view))}
+        rows = snapshot.scan(static_relation(view)).to_pylist()
+        return {row["name"]: by_file[row["file"]] for row in rows}
+
+    def _initial_rows(self, view: ContinuousView, pipeline: InsertPipeline) -> pa.Table:
+        """The state rows of a UNION ALL branch that reads only tables."""
+        with self._runtime.store.read() as snapshot:
+            return query.run(self._runtime, snapshot, pipeline.plan)
+
+    # Commits
+
+    def _define(self, catalog: Catalog, relation: Relation, work: Callable[[Transaction], Any]) -> None:
+        def all_of_it(tx: Transaction) -> None:
+            tx.put(relation.name, kind_of(relation), to_json(relation))
+            work(tx)
+
+        self._commit(catalog, all_of_it, f"CREATE {kind_of(relation).upper()} {relation.name}")
+
+    def _commit(self, catalog: Catalog, work: Callable[[Transaction], Any], label: str) -> None:
+        """Commit a change of definitions. From the moment the writer has it, state rows computed
+        under the older catalog are refused (:class:`~headrace.stream.intake.StaleCatalog`)."""
+        before = self._runtime.writer_version
+
+        def on_writer(tx: Transaction) -> None:
+            work(tx)
+            self._runtime.writer_version = catalog.version
+
+        try:
+            self._runtime.store.commit(on_writer, label=label)
+        except BaseException:
+            self._runtime.writer_version = before
+            raise
+        self._runtime.catalog = catalog

@@ -1,0 +1,79 @@
+"""Spark's own analyzer, asked for what Headrace's binder does not know.
+
+Each question is a query over empty relations whose schema Spark gives without
+running a job. Answers are remembered, and kept with a view's definition, so a
+database can be opened again without starting Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from headrace.errors import SqlError
+from headrace.types import Field, Schema, Type, from_spark, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkAnalyzer:
+    """Answers what type an expression has, what columns a query, whether a function aggregates."""
+
+    def __init__(self, spark: Callable[[], SparkSession], known: Mapping[str, str] | None = None) -> None:
+        self._spark = spark
+        self._known = dict(known or {})
+        self.answers: dict[str, str] = {}
+        """What was asked since this analyzer was made, for the definition being bound."""
+
+    def scalar_type(self, template: str, args: tuple[Type, ...]) -> Type:
+        key = f"type {template} {[t.sql for t in args]}"
+        columns = ", ".join(f"CAST(NULL AS {t.sql}) AS c{i}" for i, t in enumerate(args)) or "1 AS one"
+        text = f"SELECT {template.format(*(f'c{i}' for i in range(len(args))))} AS x FROM (SELECT {columns})"
+        return from_spark(self._ask(key, lambda: self._schema(text)[0].type.sql))
+
+    def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
+        key = f"query {text} {[(n, [(f.name, f.type.sql) for f in s]) for n, s in inputs.items()]}"
+        ctes = ", ".join(f"{name} AS ({_empty(schema)})" for name, schema in inputs.items())
+        full = f"{f'WITH {ctes} ' if ctes else ''}SELECT * FROM ({text})"
+        answer = self._ask(key, lambda: json.dumps([[f.name, f.type.sql] for f in self._schema(full)]))
+        return tuple(Field(name, from_spark(ddl)) for name, ddl in json.loads(answer))
+
+    def is_aggregate(self, function: str) -> bool:
+        return self._ask(f"aggregate {function.lower()}", lambda: str(self._aggregates(function))) == "True"
+
+    def _ask(self, key: str, ask: Callable[[], str]) -> str:
+        if key not in self._known:
+            self._known[key] = ask()
+        self.answers[key] = self._known[key]
+        return self._known[key]
+
+    def _schema(self, text: str) -> Schema:
+        from pyspark.errors import PySparkException
+
+        try:
+            schema = self._spark().sql(text).schema
+        except PySparkException as error:
+            raise _refused(error) from None
+        return tuple(Field(f.name, from_spark(f.dataType.simpleString())) for f in schema.fields)
+
+    def _aggregates(self, function: str) -> bool:
+        from pyspark.errors import PySparkException
+
+        try:
+            return ".aggregate." in (self._spark().catalog.getFunction(function).className or "")
+        except PySparkException:
+            raise SqlError("UNRESOLVED_ROUTINE", f"there is no function {function}") from None
+
+
+def _empty(schema: Schema) -> str:
+    columns = ", ".join(f"CAST(NULL AS {f.type.sql}) AS {quote(f.name)}" for f in schema) or "1 AS one"
+    return f"SELECT {columns} WHERE FALSE"
+
+
+def _refused(error: Exception) -> SqlError:
+    condition = getattr(error, "getCondition", lambda: None)() or "ANALYSIS_ERROR"
+    lines = str(error).splitlines() or [""]
+    message = lines[0].removeprefix(f"[{condition}]").strip().rstrip(".")
+    return SqlError(condition.split(".")[0], f"Spark's analyzer refuses this: {message}")

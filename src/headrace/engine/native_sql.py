@@ -1,0 +1,245 @@
+"""Typed expressions as DuckDB SQL whose values, types and errors are Spark's.
+
+Spark SQL is the meaning (DESIGN.md, *Engines*), so nothing here trusts that the
+same spelling means the same thing. Each claimed function has a native form in
+:mod:`~headrace.engine.native_functions`, decimals in
+:mod:`~headrace.engine.native_decimals`, casts in
+:mod:`~headrace.engine.native_casts`; what has no exact form raises
+:class:`NotNative`, and what is exact for some values only asks at run time for a
+rerun by Spark SQL (``NATIVE_CANNOT``, see :mod:`~headrace.engine.failures`).
+
+Three facts about DuckDB shape the text. CASE is lazy row by row, while AND, OR and
+COALESCE are not (common subexpressions are even hoisted out of COALESCE), so
+whatever may raise stands under CASE. Decimal results have DuckDB's width, not
+Spark's, so decimal terms are printed with the type DuckDB gives them and cast once,
+at the end. Text is duplicated where a guard and its value share an operand, so an
+expression nested absurdly deep is left to Spark.
+
+>>> from headrace.types import DOUBLE
+>>> x = Column(DOUBLE, 1, "x")
+>>> native(Call(DOUBLE, "+", (x, Literal(DOUBLE, 1.5))), lambda c: c.name)
+"(x + '1.5'::DOUBLE)"
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.engine.native_casts import cast
+from headrace.engine.native_decimals import Number, number
+from headrace.engine.native_functions import FUNCTIONS
+from headrace.engine.native_text import NotNative, is_utc, text_literal
+from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
+from headrace.types import DOUBLE, Type
+
+__all__ = ["NotNative", "native", "native_agg"]
+
+LONGEST = 100_000
+"""Characters of SQL beyond which an expression is left to Spark: guards repeat their operands."""
+
+_EPOCH_DAY = dt.date(1970, 1, 1)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def native(expr: Expr, column: Callable[[Column], str], *, zone: str = "UTC", narrow: bool = False) -> str:
+    """DuckDB SQL for ``expr``: value, Arrow type and error condition are Spark's.
+
+    ``narrow`` prints decimal arithmetic optimistically in 64 bits: the text then
+    either raises or has exactly the value of the wide text, at the same scale but
+    perhaps with another precision. Run it first, and the wide text when it fails.
+    """
+    printer = Printer(column, is_utc(zone), narrow)
+    return printer.loose(expr) if narrow else printer(expr)
+
+
+def native_agg(agg: Agg, column: Callable[[Column], str], *, zone: str = "UTC", narrow: bool = False) -> str:
+    """DuckDB SQL for a primitive aggregate; its type is ``agg.type`` also when ``narrow``."""
+    if agg.template is not None:
+        raise NotNative(f"aggregate {agg.fn} is Spark's own")
+    printer = Printer(column, is_utc(zone), narrow)
+    build = _AGGREGATES.get(agg.fn)
+    if build is None:
+        raise NotNative(f"aggregate {agg.fn} has no native form")
+    return build(agg, printer)
+
+
+@dataclass(frozen=True, slots=True)
+class Printer:
+    """Prints one expression tree; what the function tables are given."""
+
+    column: Callable[[Column], str]
+    utc: bool
+    narrow: bool = False
+
+    def __call__(self, expr: Expr) -> str:
+        """The text of ``expr``, of exactly its type."""
+        if isinstance(expr, Call | Cast) and expr.type.is_decimal:
+            return self.number(expr).cast_to(expr.type)
+        return self._bounded(expr)
+
+    def number(self, expr: Expr) -> Number:
+        """A decimal expression with the type DuckDB really gives it."""
+        found = number(expr, self)
+        return found if found is not None else Number(self._bounded(expr), expr.type.precision, expr.type.scale)
+
+    def loose(self, expr: Expr) -> str:
+        """As a call, but a decimal may keep another precision (never another scale)."""
+        if isinstance(expr, Call | Cast) and expr.type.is_decimal:
+            return self.number(expr).at_scale(expr.type)
+        return self._bounded(expr)
+
+    def instant(self, expr: Expr) -> str:
+        """A date or timestamp as DuckDB's zoneless type, whose fields are the session's."""
+        if expr.type.name != "timestamp":
+            return self(expr)
+        if not self.utc:
+            raise NotNative("fields of a timestamp depend on the session time zone, which is not UTC")
+        return f"timezone('UTC', {self(expr)})"
+
+    def _bounded(self, expr: Expr) -> str:
+        text = self._text(expr)
+        if len(text) > LONGEST:
+            raise NotNative("the expression is nested too deep")
+        return text
+
+    def _text(self, expr: Expr) -> str:
+        if not expr.type.is_native and expr.type.name not in ("interval_month", "interval_time"):
+            raise NotNative(f"type {expr.type.sql} is Spark's own")
+        match expr:
+            case Column():
+                return self.column(expr)
+            case Literal():
+                return literal(expr)
+            case Cast():
+                return cast(expr, self)
+            case Case():
+                branches = " ".join(f"WHEN {self(when)} THEN {self(then)}" for when, then in expr.branches)
+                return f"CASE {branches} ELSE {self(expr.default)} END"
+            case Call():
+                build = FUNCTIONS.get(expr.fn)
+                if build is None:
+                    raise NotNative(f"function {expr.fn} has no native form")
+                return build(expr, self)
+            case SparkExpr():
+                raise NotNative("only Spark knows this expression")
+            case _:
+                raise NotNative(f"{type(expr).__name__} has no native form")
+
+
+def literal(expr: Literal) -> str:
+    """A constant of exactly the literal's type.
+
+    >>> from headrace.types import BIGINT, STRING, decimal
+    >>> literal(Literal(BIGINT, 7)), literal(Literal(decimal(3, 1), None)), literal(Literal(STRING, "a'b"))
+    ("'7'::BIGINT", 'NULL::DECIMAL(3,1)', "'a''b'")
+    """
+    value, kind = expr.value, expr.type
+    match kind.name:
+        case "interval_month":
+            return "NULL::INTERVAL" if value is None else f"to_months({int(value)})"
+        case "interval_time":
+            return "NULL::INTERVAL" if value is None else f"to_microseconds({int(value)})"
+    if value is None:
+        return f"NULL::{kind.duckdb}"
+    match kind.name:
+        case "boolean":
+            return "TRUE" if value else "FALSE"
+        case "string":
+            return text_literal(value)
+        case "binary":
+            return f"unhex('{value.hex()}')"
+        case "date":
+            return f"(DATE '1970-01-01' + {(value - _EPOCH_DAY).days})"
+        case "timestamp":
+            return f"make_timestamptz({_micros(value)})"
+        case "timestamp_ntz":
+            return f"make_timestamp({_micros(value.replace(tzinfo=dt.UTC))})"
+        case "float" | "double":
+            return f"'{value!r}'::{kind.duckdb}"
+        case "decimal":
+            return f"'{value:f}'::{kind.duckdb}"
+        case _:
+            return f"'{int(value)}'::{kind.duckdb}"
+
+
+def _micros(value: dt.datetime) -> int:
+    return (value - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+# --- aggregates ---------------------------------------------------------------------------------
+
+
+def _where(agg: Agg, printer: Printer, *also: str) -> str:
+    parts = [*also] if agg.filter is None else [*also, f"({printer(agg.filter)})"]
+    return f" FILTER (WHERE {' AND '.join(parts)})" if parts else ""
+
+
+def _count(agg: Agg, printer: Printer) -> str:
+    args = [printer(arg) for arg in agg.args]
+    if not agg.distinct and len(args) <= 1:
+        return f"count({args[0] if args else '*'}){_where(agg, printer)}"
+    if not agg.distinct:
+        known = " AND ".join(f"({arg}) IS NOT NULL" for arg in args)
+        counted = f"CASE WHEN {known} THEN 1 END"
+        return f"count({counted}){_where(agg, printer)}"
+    if len(args) == 1:
+        return f"count(DISTINCT {args[0]}){_where(agg, printer)}"
+    known = " AND ".join(f"({arg}) IS NOT NULL" for arg in args)
+    return f"count(DISTINCT CASE WHEN {known} THEN row({', '.join(args)}) END){_where(agg, printer)}"
+
+
+def _sum(agg: Agg, printer: Printer) -> str:
+    (arg,) = agg.args
+    distinct = "DISTINCT " if agg.distinct else ""
+    where = _where(agg, printer)
+    if agg.type == DOUBLE:
+        return f"sum({distinct}{printer(arg)}{'' if arg.type == DOUBLE else '::DOUBLE'}){where}"
+    if not agg.type.is_decimal:
+        raise NotNative(f"sum as {agg.type.sql} is not a primitive aggregate")
+    if arg.type.is_integer:
+        return _hugeint_as(f"sum({distinct}{printer(arg)}){where}", agg.type)
+    if not arg.type.is_decimal or arg.type.scale != agg.type.scale:
+        raise NotNative(f"sum of {arg.type.sql} as {agg.type.sql} is not a primitive aggregate")
+    total = f"sum({distinct}{printer.loose(arg)}){where}"
+    return total if agg.type.precision == 38 else f"CAST({total} AS {agg.type.duckdb})"
+
+
+def _hugeint_as(text: str, kind: Type) -> str:
+    return f"CAST({text} AS {kind.duckdb})"
+
+
+def _plain(name: str) -> Callable[[Agg, Printer], str]:
+    def build(agg: Agg, printer: Printer) -> str:
+        (arg,) = agg.args
+        # DISTINCT changes nothing for these, and costs a hash table.
+        return f"{name}({printer(arg)}){_where(agg, printer)}"
+
+    return build
+
+
+def _mean(agg: Agg, printer: Printer) -> str:
+    (arg,) = agg.args
+    return f"avg({'DISTINCT ' if agg.distinct else ''}{printer(arg)}){_where(agg, printer)}"
+
+
+def _m2(agg: Agg, printer: Printer) -> str:
+    if agg.distinct:
+        raise NotNative("m2 of distinct values is not a primitive aggregate")
+    x, where = printer(agg.args[0]), _where(agg, printer)
+    # DuckDB finds no deviation in a lone NaN or infinity; Spark's update gives NaN.
+    odd = f"bool_or(NOT isfinite({x})){where}"
+    return f"CASE WHEN {odd} THEN 'nan'::DOUBLE ELSE var_pop({x}){where} * count({x}){where} END"
+
+
+_AGGREGATES: dict[str, Callable[[Agg, Printer], str]] = {
+    "count": _count,
+    "sum": _sum,
+    "min": _plain("min"),
+    "max": _plain("max"),
+    "bool_and": _plain("bool_and"),
+    "bool_or": _plain("bool_or"),
+    "mean": _mean,
+    "m2": _m2,
+}

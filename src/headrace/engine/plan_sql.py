@@ -1,0 +1,249 @@
+"""A plan as one SQL statement, for either engine.
+
+Columns are named by their ids, so nothing needs qualifying; a node read twice
+becomes a CTE, everything else nests. The two engines differ in how they quote,
+in the words for semi and anti joins, and in their expressions. The native text
+first turns aggregates into primitive ones (``plan/aggregates.py``), which both
+engines compute alike.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from headrace.engine.native_sql import NotNative, native, native_agg
+from headrace.engine.spark_sql import spark, spark_agg
+from headrace.plan.aggregates import expand
+from headrace.plan.exprs import TRUE, Agg, Column, Expr
+from headrace.plan.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    Node,
+    Project,
+    Scan,
+    Sort,
+    SparkSql,
+    UnionAll,
+    Values,
+    rewrite_plan,
+    walk_plan,
+)
+from headrace.types import quote
+
+Source = Callable[[Scan], str]
+"""The SQL relation a leaf is read from: a table name, or a parenthesised query."""
+
+
+def native_plan(root: Node, source: Source, *, zone: str = "UTC", narrow: bool = False) -> str:
+    """DuckDB SQL for the plan; :class:`NotNative` says why the native engine leaves it to Spark."""
+    primitive = rewrite_plan(root, lambda n: expand(n) if isinstance(n, Aggregate) else n)
+    return _Native(source, zone, narrow).statement(primitive)
+
+
+def spark_plan(root: Node, source: Source, *, primitive: bool = False) -> str:
+    """Spark SQL for the plan. ``primitive`` uses the native text's aggregates, for identical state rows."""
+    if primitive:
+        root = rewrite_plan(root, lambda n: expand(n) if isinstance(n, Aggregate) else n)
+    return _Spark(source).statement(root)
+
+
+def why_not_native(root: Node, *, zone: str = "UTC") -> str | None:
+    """The reason the native engine cannot run the plan, if there is one."""
+    try:
+        native_plan(root, lambda scan: "input", zone=zone)
+    except NotNative as refusal:
+        return refusal.reason
+    return None
+
+
+class _Text(ABC):
+    """Prints nodes; a subclass knows one engine's words."""
+
+    semi, anti = "SEMI JOIN", "ANTI JOIN"
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._names: dict[int, str] = {}
+        self._shared: set[int] = set()
+        self._ctes: list[str] = []
+        self._nested = 0
+
+    @abstractmethod
+    def expr(self, expr: Expr) -> str: ...
+
+    @abstractmethod
+    def agg(self, agg: Agg) -> str: ...
+
+    @abstractmethod
+    def quote(self, name: str) -> str: ...
+
+    @abstractmethod
+    def spark_sql(self, node: SparkSql) -> str: ...
+
+    def statement(self, root: Node) -> str:
+        """The whole plan, its output columns under their names for people."""
+        readers = Counter(id(c) for n in walk_plan(root) for c in n.children)
+        self._shared = {node for node, count in readers.items() if count > 1}
+        # An ORDER BY must stand in the outermost query to be seen.
+        body, order = (
+            (self.relation(root.child), self.order(root)) if isinstance(root, Sort) else (self.relation(root), "")
+        )
+        outputs = ", ".join(f"{self.column(c)} AS {self.quote(c.name)}" for c in root.output) or "1 AS one"
+        ctes = f"WITH {', '.join(self._ctes)} " if self._ctes else ""
+        return f"{ctes}SELECT {outputs} FROM {body}{order}"
+
+    def relation(self, node: Node) -> str:
+        """The node as something to stand after FROM."""
+        if id(node) in self._names:
+            return self._names[id(node)]
+        text = self.select(node)
+        if id(node) in self._shared:
+            name = f"n{len(self._names)}"
+            self._ctes.append(f"{name} AS ({text})")
+            self._names[id(node)] = name
+            return name
+        self._nested += 1
+        return f"({text}) AS t{self._nested}"
+
+    def column(self, column: Column) -> str:
+        return f"c{column.id}"
+
+    def outputs(self, pairs: Any) -> str:
+        return ", ".join(f"{text} AS {self.column(column)}" for column, text in pairs) or "1 AS one"
+
+    def passed(self, node: Node) -> str:
+        return ", ".join(self.column(c) for c in node.output) or "1 AS one"
+
+    def select(self, node: Node) -> str:
+        if isinstance(node, Scan):
+            names = self.outputs((c, self.quote(f)) for f, c in zip(node.fields, node.scanned, strict=True))
+            return f"SELECT {names} FROM {self.source(node)}"
+        if isinstance(node, Values):
+            return self.values(node)
+        if isinstance(node, Filter):
+            return f"SELECT {self.passed(node)} FROM {self.relation(node.child)} WHERE {self.expr(node.condition)}"
+        if isinstance(node, Project):
+            return f"SELECT {self.outputs((c, self.expr(e)) for c, e in node.exprs)} FROM {self.relation(node.child)}"
+        if isinstance(node, Join):
+            return self.join(node)
+        if isinstance(node, Aggregate):
+            return self.aggregate(node)
+        if isinstance(node, Sort):
+            return f"SELECT {self.passed(node)} FROM {self.relation(node.child)}{self.order(node)}"
+        if isinstance(node, UnionAll):
+            return " UNION ALL ".join(
+                f"SELECT {self.outputs(zip(node.columns, map(self.column, b.output), strict=True))} "
+                f"FROM {self.relation(b)}"
+                for b in node.inputs
+            )
+        assert isinstance(node, SparkSql)
+        return self.spark_sql(node)
+
+    def values(self, node: Values) -> str:
+        if not node.columns:
+            return "SELECT 1 AS one"
+        if not node.rows:
+            nulls = self.outputs((c, f"CAST(NULL AS {self.type(c)})") for c in node.columns)
+            return f"SELECT {nulls} WHERE FALSE"
+        rows = ", ".join(f"({', '.join(self.expr(e) for e in row)})" for row in node.rows)
+        names = ", ".join(self.column(c) for c in node.columns)
+        return f"SELECT {names} FROM (VALUES {rows}) AS v({names})"
+
+    @abstractmethod
+    def type(self, column: Column) -> str: ...
+
+    def join(self, node: Join) -> str:
+        words = {"inner": "JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "semi": self.semi, "anti": self.anti}
+        left, right = self.relation(node.left), self.relation(node.right)
+        condition = "TRUE" if node.condition == TRUE else self.expr(node.condition)
+        return f"SELECT {self.passed(node)} FROM {left} {words[node.kind]} {right} ON {condition}"
+
+    def aggregate(self, node: Aggregate) -> str:
+        items = [(c, self.expr(e)) for c, e in node.keys] + [(c, self.agg(a)) for c, a in node.aggs]
+        group = f" GROUP BY {', '.join(str(i + 1) for i in range(len(node.keys)))}" if node.keys else ""
+        return f"SELECT {self.outputs(items)} FROM {self.relation(node.child)}{group}"
+
+    def order(self, node: Sort) -> str:
+        keys = ", ".join(
+            f"{self.expr(k.expr)} {'DESC' if k.descending else 'ASC'} NULLS {'FIRST' if k.nulls_first else 'LAST'}"
+            for k in node.keys
+        )
+        return (
+            (f" ORDER BY {keys}" if keys else "")
+            + (f" LIMIT {node.limit}" if node.limit is not None else "")
+            + (f" OFFSET {node.offset}" if node.offset else "")
+        )
+
+
+class _Native(_Text):
+    def __init__(self, source: Source, zone: str, narrow: bool) -> None:
+        super().__init__(source)
+        self.zone = zone
+        self.narrow = narrow
+
+    def expr(self, expr: Expr) -> str:
+        return native(expr, self.column, zone=self.zone)
+
+    def agg(self, agg: Agg) -> str:
+        return native_agg(agg, self.column, zone=self.zone, narrow=self.narrow)
+
+    def quote(self, name: str) -> str:
+        return quote_native(name)
+
+    def type(self, column: Column) -> str:
+        return column.type.duckdb
+
+    def select(self, node: Node) -> str:
+        for column in node.output:
+            if not column.type.is_native:
+                raise NotNative(f"column {column.name} has type {column.type.sql}, which is Spark's own")
+        return super().select(node)
+
+    def spark_sql(self, node: SparkSql) -> str:
+        raise NotNative(node.reason)
+
+
+class _Spark(_Text):
+    semi, anti = "LEFT SEMI JOIN", "LEFT ANTI JOIN"
+
+    def expr(self, expr: Expr) -> str:
+        return spark(expr, self.column)
+
+    def agg(self, agg: Agg) -> str:
+        return spark_agg(agg, self.column)
+
+    def quote(self, name: str) -> str:
+        return quote(name)
+
+    def type(self, column: Column) -> str:
+        return column.type.sql
+
+    def spark_sql(self, node: SparkSql) -> str:
+        inputs = []
+        for name, child in zip(node.names, node.inputs, strict=True):
+            named = ", ".join(f"{self.column(c)} AS {quote(c.name)}" for c in child.output) or "1 AS one"
+            inputs.append(f"{name} AS (SELECT {named} FROM {self.relation(child)})")
+        ctes = f"WITH {', '.join(inputs)} " if inputs else ""
+        names = ", ".join(self.column(c) for c in node.columns)
+        return f"{ctes}SELECT * FROM ({node.text}) AS s({names})"
+
+
+def quote_native(name: str) -> str:
+    """An identifier in DuckDB's quoting.
+
+    >>> quote_native('a"b')
+    '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal_native(text: str) -> str:
+    """A string literal in DuckDB's quoting."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+__all__ = ["NotNative", "Source", "literal_native", "native_plan", "quote_native", "spark_plan", "why_not_native"]

@@ -1,0 +1,127 @@
+"""The Spark session: started when something first needs it, with the pinned settings.
+
+Given an existing session, Headrace works in a session of its own beside it (same
+cluster, own settings and temporary views), so nothing of the user's changes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from headrace.errors import ExecutionError
+from headrace.settings import PINNED_SPARK, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Session:
+    """Hands out the one Spark session of a database."""
+
+    def __init__(self, settings: Settings, given: SparkSession | None = None) -> None:
+        self._settings = settings
+        self._given = given
+        self._spark: SparkSession | None = None
+        self._lock = threading.Lock()
+        self._owned = False
+
+    @property
+    def started(self) -> bool:
+        return self._spark is not None
+
+    def get(self) -> SparkSession:
+        """The session; starts Spark if nothing did yet."""
+        with self._lock:
+            if self._spark is None:
+                self._spark = self._beside(self._given) if self._given is not None else self._start()
+            return self._spark
+
+    def parallelism(self) -> int:
+        """How many tasks run at once: the ``tasks`` setting, or what Spark says."""
+        return self._settings.tasks or max(1, _default_parallelism(self.get()))
+
+    def stop(self) -> None:
+        """Stop Spark if Headrace started it."""
+        with self._lock:
+            if self._owned and self._spark is not None:
+                self._spark.stop()
+            self._spark = None
+
+    def _pinned(self) -> dict[str, str]:
+        return {**PINNED_SPARK, "spark.sql.session.timeZone": self._settings.time_zone}
+
+    def _beside(self, given: SparkSession) -> SparkSession:
+        spark = given.newSession()
+        for key, value in self._pinned().items():
+            spark.conf.set(key, value)
+        return spark
+
+    def _start(self) -> SparkSession:
+        _require_java()
+        from pyspark.sql import SparkSession
+
+        running = SparkSession.getActiveSession()
+        if running is not None:
+            return self._beside(running)
+        # Workers must be this Python, or they miss pyarrow and duckdb; loopback, because the driver and
+        # its workers are on this machine and a laptop's own address may change or be firewalled.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = SparkSession.builder.appName("headrace")
+        own = {
+            "spark.master": "local[*]",
+            "spark.driver.memory": self._settings.driver_memory,
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "OFF",
+            "spark.sql.shuffle.partitions": "4",
+            "spark.sql.execution.arrow.pyspark.enabled": "true",
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.python.worker.reuse": "true",
+            **self._pinned(),
+        }
+        for key, value in own.items():
+            builder = builder.config(key, value)
+        with _quiet_stderr():
+            spark = builder.getOrCreate()
+        self._owned = True
+        return spark
+
+
+def _default_parallelism(spark: SparkSession) -> int:
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:
+        # Spark Connect has no SparkContext; its server plans a range into as many parts as it has slots.
+        return int(spark.range(0, 1024).select("id").rdd.getNumPartitions()) if hasattr(spark, "rdd") else 8
+
+
+class _quiet_stderr:
+    """Keeps the JVM's start-up notices off the terminal; anything fatal still raises."""
+
+    def __enter__(self) -> None:
+        sys.stderr.flush()
+        self._saved = os.dup(2)
+        self._null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(self._null, 2)
+
+    def __exit__(self, *_: object) -> None:
+        os.dup2(self._saved, 2)
+        os.close(self._saved)
+        os.close(self._null)
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and os.path.exists(os.path.join(home, "bin", "java"))):
+        raise ExecutionError(
+            "JAVA_NOT_FOUND",
+            "this needs Spark, and Spark needs Java 17 or later",
+            hint="install it (on Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME",
+        )

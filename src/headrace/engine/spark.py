@@ -1,0 +1,88 @@
+"""Fragments as Spark SQL: for what the native engine does not say exactly."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.engine.failures import from_spark
+from headrace.engine.plan_sql import spark_plan
+from headrace.engine.worker import chunked, conform
+from headrace.plan.nodes import Node, Scan
+from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
+from headrace.types import Schema, arrow_schema, ddl, quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_names = itertools.count(1)
+Relation = tuple[str, str]
+"""A leaf's kind and relation name."""
+
+
+def run_plan(
+    spark: SparkSession, plan: Node, frames: Mapping[Relation, DataFrame], *, primitive: bool = False
+) -> pa.Table:
+    """The plan's rows, computed by Spark SQL over DataFrames for its leaves."""
+    with registered(frames) as names:
+        text = spark_plan(plan, lambda scan: quote(names[leaf(scan)]), primitive=primitive)
+        try:
+            rows = spark.sql(text).toArrow()
+        except Exception as error:
+            raise from_spark(error) from error
+    if not all(c.type.is_native for c in plan.output):
+        return rows
+    return conform(rows, pa.schema([pa.field(c.name, c.type.arrow) for c in plan.output]))
+
+
+def leaf(scan: Scan) -> Relation:
+    return (scan.kind, scan.relation)
+
+
+@contextmanager
+def registered(frames: Mapping[Relation, DataFrame]) -> Iterator[dict[Relation, str]]:
+    """The DataFrames as temporary views under names nobody else uses, dropped afterwards."""
+    names: dict[Relation, str] = {}
+    try:
+        for key, frame in frames.items():
+            names[key] = f"__headrace_{next(_names)}"
+            frame.createOrReplaceTempView(names[key])
+        yield names
+    finally:
+        for key, name in names.items():
+            frames[key].sparkSession.catalog.dropTempView(name)
+
+
+def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: Schema) -> DataFrame:
+    """Arrow rows as a DataFrame with exactly the declared types."""
+    if rows.num_rows == 0:
+        return spark.createDataFrame([], ddl(schema))
+    return spark.createDataFrame(rows, ddl(schema))
+
+
+def frame_of_csv(
+    spark: SparkSession, slices: Sequence[CsvSlice], options: CsvOptions, schema: Schema, zone: str
+) -> DataFrame:
+    """CSV slices as a DataFrame, read by COPY's own reader (Spark's has another dialect)."""
+    columns = tuple(f.name for f in schema)
+    wanted = arrow_schema(schema)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                for chunk in chunked(read_csv(slices[index], options, schema, columns, zone=zone), 65_536):
+                    yield from chunk.cast(wanted).combine_chunks().to_batches()
+
+    return spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, ddl(schema))
+
+
+def arrow_of(run: Callable[[], DataFrame]) -> pa.Table:
+    """A DataFrame's rows, failures named as Headrace's."""
+    try:
+        return run().toArrow()
+    except Exception as error:
+        raise from_spark(error) from error

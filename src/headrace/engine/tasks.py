@@ -1,0 +1,212 @@
+"""Native fragments inside Spark tasks: Spark moves descriptors and partial states.
+
+The job is a range with one row a slice. Each task looks its slice up in the
+closure, reads that part of the input itself, runs the native pipelines, and
+returns merged state rows as Arrow bytes. Spark never sees a tuple of the stream.
+
+A task that fails says so in its result instead of raising: the error keeps its
+name and place, Spark does not run a bad file again, and nothing is logged twice.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.engine.failures import from_spark
+from headrace.engine.worker import PipelineCannot, Slice, Work, Worker, chunked
+from headrace.errors import DataError, ExecutionError, HeadraceError
+from headrace.stream.csv import CsvSlice, QuotedNewline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Progress = Callable[[int, int], None]
+"""Called with bytes done and bytes in all."""
+
+_SCHEMA = "slice bigint, kind string, name string, payload binary"
+_worker: Worker | None = None
+
+
+def task_worker() -> Worker:
+    """The native engine of this Spark worker process: made once, one thread (Spark counts the cores)."""
+    global _worker
+    if _worker is None:
+        pa.set_cpu_count(1)
+        _worker = Worker(threads=1)
+    return _worker
+
+
+def run_slices(
+    spark: SparkSession,
+    work: Work,
+    slices: Sequence[Slice],
+    *,
+    scratch: Path,
+    progress: Progress | None = None,
+) -> tuple[int, dict[str, list[pa.Table]]]:
+    """The row count of all slices, and for each state the rows every task left."""
+    frame = spark.range(0, len(slices), 1, len(slices))
+    sizes = [size_of(s) for s in slices]
+    watch = _Watch(scratch, sizes, progress)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                yield from _guarded(index, partial(_reduce, work, slices[index], watch.reporter(index)))
+
+    with watch:
+        return _gather(frame.mapInArrow(task, _SCHEMA))
+
+
+def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Table]]]:
+    """The same over a DataFrame: its rows live in the JVM, so they do cross."""
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def run() -> Iterator[tuple[str, str, bytes]]:
+            worker = task_worker()
+            worker.load(work.statics)
+            found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
+            total = 0
+            for chunk in chunked(batches):
+                total += chunk.num_rows
+                for state, rows in worker.partials(work.pipelines, chunk).items():
+                    found[state].append(rows)
+            yield "rows", "", str(total).encode()
+            for pipeline in work.pipelines:
+                if found[pipeline.state]:
+                    yield "state", pipeline.state, to_bytes(worker.merge(pipeline, found[pipeline.state]))
+
+        yield from _guarded(0, run)
+
+    return _gather(frame.mapInArrow(task, _SCHEMA))
+
+
+def _reduce(work: Work, piece_of: Slice, report: Callable[[int], None]) -> Iterator[tuple[str, str, bytes]]:
+    rows, states = task_worker().reduce(work, piece_of, report)
+    yield "rows", "", str(rows).encode()
+    for state, table in states.items():
+        yield "state", state, to_bytes(table)
+
+
+def _guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[pa.RecordBatch]:
+    """A task's results, or its failure, as rows of ``_SCHEMA``."""
+    try:
+        results = list(run())
+    except QuotedNewline:
+        results = [("quoted", "", b"")]
+    except PipelineCannot as cannot:
+        results = [("cannot", cannot.state, cannot.reason.encode())]
+    except HeadraceError as error:
+        body = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
+        results = [("error", error.condition, json.dumps(body).encode())]
+    for kind, name, payload in results:
+        yield pa.RecordBatch.from_pydict(
+            {
+                "slice": pa.array([index], pa.int64()),
+                "kind": pa.array([kind]),
+                "name": pa.array([name]),
+                "payload": pa.array([payload], pa.binary()),
+            }
+        )
+
+
+def _gather(frame: DataFrame) -> tuple[int, dict[str, list[pa.Table]]]:
+    """The results of all tasks; the first failure, by slice, is raised."""
+    try:
+        rows = frame.toArrow().sort_by("slice").to_pylist()
+    except Exception as error:
+        raise from_spark(error) from error
+    if any(r["kind"] == "quoted" for r in rows):
+        raise QuotedNewline
+    total = 0
+    states: dict[str, list[pa.Table]] = {}
+    for row in rows:
+        if row["kind"] == "error":
+            raise _error(row["name"], json.loads(row["payload"]))
+        if row["kind"] == "cannot":
+            raise PipelineCannot(row["name"], row["payload"].decode())
+        if row["kind"] == "rows":
+            total += int(row["payload"])
+        else:
+            states.setdefault(row["name"], []).append(from_bytes(row["payload"]))
+    return total, states
+
+
+def _error(condition: str, body: dict[str, Any]) -> HeadraceError:
+    kind = DataError if body["type"] == "DataError" else ExecutionError
+    return kind(condition, body["message"], hint=body["hint"])
+
+
+def size_of(piece_of: Slice) -> int:
+    """How large a slice is, for progress: bytes of CSV, rows of Parquet."""
+    if isinstance(piece_of, CsvSlice):
+        return piece_of.bytes
+    return piece_of.rows
+
+
+def to_bytes(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def from_bytes(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(data).read_all()
+
+
+class _Watch:
+    """Progress over files: each task writes how far it is, the caller's thread looks now and then."""
+
+    def __init__(self, scratch: Path, sizes: Sequence[int], progress: Progress | None) -> None:
+        self._folder = scratch / f"progress-{id(self):x}"
+        self._sizes = sizes
+        self._progress = progress
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def reporter(self, index: int) -> Callable[[int], None]:
+        folder, wanted = self._folder, self._progress is not None
+
+        def report(rows: int) -> None:
+            if wanted:
+                (folder / str(index)).write_text(str(rows))
+
+        return report
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_folder": self._folder, "_sizes": self._sizes, "_progress": None if self._progress is None else True}
+
+    def __enter__(self) -> None:
+        if self._progress is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._thread = threading.Thread(target=self._look, daemon=True)
+            self._thread.start()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._thread is None:
+            return
+        self._done.set()
+        self._thread.join()
+        for file in self._folder.glob("*"):
+            file.unlink()
+        self._folder.rmdir()
+        if kind is None and self._progress is not None:
+            self._progress(sum(self._sizes), sum(self._sizes))
+
+    def _look(self) -> None:
+        while not self._done.wait(0.1):
+            done = 0
+            for file in self._folder.glob("*"):
+                text = file.read_text()
+                done += int(text) if text.isdigit() else 0
+            assert self._progress is not None
+            self._progress(min(done, sum(self._sizes)), sum(self._sizes))

@@ -1,0 +1,253 @@
+"""The native engine: DuckDB over Arrow, the same code in this process and in a Spark task.
+
+A worker is told *what* to compute by picklable descriptors: pipelines as SQL text
+over a relation named ``__batch``, static build sides as Parquet files, and a slice
+of input to read. It gives back partial state rows. It knows nothing of plans,
+catalogs or commits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from headrace.engine.failures import NativeCannot, from_duckdb
+from headrace.engine.plan_sql import literal_native, quote_native
+from headrace.errors import HeadraceError
+from headrace.stream import files
+from headrace.stream.arrow_file import ArrowSlice, read_arrow
+from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
+from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source
+from headrace.types import Schema
+
+Slice = files.Slice | ArrowSlice
+
+BATCH = "__batch"
+"""The name pipelines read their stream's rows by."""
+PARTIALS = "__partials"
+"""The name a merge reads partial rows by."""
+CHUNK_ROWS = 262_144
+"""Rows handed to DuckDB at once: enough to hide the cost of a query, few enough to bound memory."""
+
+
+@dataclass(frozen=True)
+class Static:
+    """A build side: the relation name pipelines probe it by, and the file that holds it."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What an insert computes for one state relation, as native SQL."""
+
+    state: str
+    sql: str
+    narrow: str | None
+    """The same in 64-bit decimals where that may do: it gives the same rows or an error."""
+    merge: str
+    """SQL that merges rows of ``__partials`` into one a key."""
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything a worker needs to turn slices of one stream's input into state rows."""
+
+    pipelines: tuple[Pipeline, ...]
+    statics: tuple[Static, ...]
+    schema: Schema
+    columns: tuple[str, ...]
+    options: CsvOptions | None
+    zone: str
+    missing: Schema = ()
+    """Columns pipelines read that the input does not hold: NULL in every row."""
+
+
+class PipelineCannot(Exception):
+    """A pipeline met a value the native engine does not treat as Spark does."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        self.state = state
+        self.reason = reason
+        super().__init__(state, reason)
+
+
+class Worker:
+    """A DuckDB of its own, in memory; safe to use from several threads."""
+
+    def __init__(self, threads: int, memory_limit: str | None = None) -> None:
+        config: dict[str, Any] = {"threads": threads}
+        if memory_limit:
+            config["memory_limit"] = memory_limit
+        self._connection = duckdb.connect(":memory:", config=config)
+        self._local = threading.local()
+        self._cursors: list[duckdb.DuckDBPyConnection] = []
+        self._statics: set[str] = set()
+        self._lock = threading.Lock()
+        self._wide: set[str] = set()
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """This thread's cursor (a connection shared by threads would mix up their rows)."""
+        found: duckdb.DuckDBPyConnection | None = getattr(self._local, "cursor", None)
+        if found is None:
+            with self._lock:
+                found = self._connection.cursor()
+                self._cursors.append(found)
+            found.execute("SET TimeZone = 'UTC'")
+            self._local.cursor = found
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            for cursor in self._cursors:
+                cursor.close()
+            self._cursors.clear()
+            self._connection.close()
+
+    def query(self, sql: str, **relations: pa.Table | pa.RecordBatchReader) -> pa.Table:
+        """Run native SQL over Arrow relations given by name."""
+        cursor = self.cursor()
+        for name, rows in relations.items():
+            cursor.register(name, rows)
+        try:
+            result = cursor.sql(sql)
+            return pa.table({}) if result is None else result.to_arrow_table()
+        except duckdb.Error as error:
+            raise from_duckdb(error) from None
+        finally:
+            for name in relations:
+                cursor.unregister(name)
+
+    def load(self, statics: Sequence[Static]) -> None:
+        """Make build sides available to pipelines, each once."""
+        for static in statics:
+            with self._lock:
+                if static.name in self._statics:
+                    continue
+                self._statics.add(static.name)
+            name, path = quote_native(static.name), literal_native(str(static.path))
+            self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
+
+    def forget(self, names: Sequence[str]) -> None:
+        """Drop build sides that are no longer needed."""
+        for name in names:
+            with self._lock:
+                if name not in self._statics:
+                    continue
+                self._statics.discard(name)
+            self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
+
+    def partials(self, pipelines: Sequence[Pipeline], batch: pa.Table) -> dict[str, pa.Table]:
+        """The state rows each pipeline leaves for a batch."""
+        cursor = self.cursor()
+        cursor.register(BATCH, batch)
+        try:
+            return {p.state: self._run(p) for p in pipelines}
+        finally:
+            cursor.unregister(BATCH)
+
+    def _run(self, pipeline: Pipeline) -> pa.Table:
+        """One pipeline over whatever ``__batch`` is now."""
+        cursor = self.cursor()
+        if pipeline.narrow is not None and pipeline.state not in self._wide:
+            try:
+                return conform(cursor.sql(pipeline.narrow).to_arrow_table(), pipeline.schema)
+            except duckdb.Error:
+                # Too wide for 64 bits, or a real error: the wide text tells. Do not try narrow again.
+                self._wide.add(pipeline.state)
+        try:
+            return conform(cursor.sql(pipeline.sql).to_arrow_table(), pipeline.schema)
+        except duckdb.Error as error:
+            failure = from_duckdb(error)
+            if isinstance(failure, NativeCannot):
+                raise PipelineCannot(pipeline.state, failure.message) from None
+            raise failure from None
+
+    def merge(self, pipeline: Pipeline, rows: Sequence[pa.Table]) -> pa.Table:
+        """Partial rows of several batches as one row a key."""
+        if len(rows) == 1:
+            return rows[0]
+        return conform(self.query(pipeline.merge, **{PARTIALS: pa.concat_tables(rows)}), pipeline.schema)
+
+    def read(self, work: Work, piece_of: Slice) -> Iterator[tuple[int, dict[str, pa.Table]]]:
+        """Read a slice and yield, chunk by chunk, its row count and every pipeline's state rows."""
+        self.load(work.statics)
+        if isinstance(piece_of, ArrowSlice):
+            for chunk in chunked(read_arrow(piece_of, work.columns)):
+                yield chunk.num_rows, self.partials(work.pipelines, chunk)
+        elif isinstance(piece_of, CsvSlice):
+            assert work.options is not None
+            batches = read_csv(piece_of, work.options, work.schema, work.columns, zone=work.zone)
+            for chunk in chunked(batches):
+                yield chunk.num_rows, self.partials(work.pipelines, with_nulls(chunk, work.missing))
+        else:
+            for piece in piece_of.pieces:
+                yield piece.end - piece.start, self._read_parquet(work, piece)
+
+    def _read_parquet(self, work: Work, piece: ParquetPiece) -> dict[str, pa.Table]:
+        """Parquet is read by DuckDB inside the pipelines' own queries: no row passes through Python."""
+        cursor = self.cursor()
+        source = parquet_source(piece, work.schema, work.columns)
+        nulls = "".join(f", CAST(NULL AS {f.type.duckdb}) AS {quote_native(f.name)}" for f in work.missing)
+        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{nulls} FROM {source}")
+        try:
+            return {p.state: self._run(p) for p in work.pipelines}
+        except HeadraceError as error:
+            # A value that does not convert looks like any failed cast: name file, row and column.
+            raise first_bad_value(piece, work.schema, work.columns) or error from None
+        finally:
+            cursor.execute(f"DROP VIEW IF EXISTS {BATCH}")
+
+    def reduce(self, work: Work, piece_of: Slice, progress: Any = None) -> tuple[int, dict[str, pa.Table]]:
+        """A whole slice: its row count, and each pipeline's state rows merged into one a key."""
+        by_state = {p.state: p for p in work.pipelines}
+        found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
+        total = 0
+        for rows, partials in self.read(work, piece_of):
+            total += rows
+            for state, table in partials.items():
+                found[state].append(table)
+                if sum(t.num_rows for t in found[state]) > 4 * CHUNK_ROWS:
+                    found[state] = [self.merge(by_state[state], found[state])]
+            if progress is not None:
+                progress(total)
+        empty = {p.state: p.schema.empty_table() for p in work.pipelines}
+        return total, {
+            state: self.merge(by_state[state], tables) if tables else empty[state] for state, tables in found.items()
+        }
+
+
+def chunked(batches: Iterator[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
+    """Batches gathered into tables of about ``rows`` rows."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(held)
+            held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def with_nulls(rows: pa.Table, missing: Schema) -> pa.Table:
+    """The rows with further columns that are NULL throughout."""
+    for column in missing:
+        rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.type.arrow))
+    return rows
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in exactly these columns and types; they must already agree by position."""
+    if rows.schema == schema:
+        return rows
+    return rows.rename_columns(schema.names).cast(schema)

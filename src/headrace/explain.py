@@ -1,0 +1,153 @@
+"""EXPLAIN, SHOW and DESCRIBE: what there is, and what a statement would do, where and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace import query, tables
+from headrace.catalog import Relation, Stream, Table, View, kind_of
+from headrace.engine.places import Place
+from headrace.engine.plan_sql import why_not_native
+from headrace.errors import NotYetSupported
+from headrace.plan.nodes import Node, tables_in
+from headrace.plan.render import render
+from headrace.plan.split import SplitPlan
+from headrace.sql import statements as s
+from headrace.sql.binder import Binder
+
+if TYPE_CHECKING:
+    from headrace.database import Database
+
+_BATCHES = "native; in Spark tasks when the input is {size} or more"
+
+
+def explain(db: Database, statement: s.Statement) -> pa.Table:
+    """The plan as text, one row a line; nothing is changed."""
+    if isinstance(statement, s.Query):
+        plan = db.plan(statement)
+        lines = [f"Query, by {_place(db, plan)}", *_indented(plan)]
+    elif isinstance(statement, s.CreateView):
+        db.catalog.require_free(statement.name, statement.position)
+        lines = _explain_view(db, statement)
+    elif isinstance(statement, s.Insert):
+        target = db.catalog.get(statement.name, Stream, Table, position=statement.position)
+        binder = Binder(db.catalog, db.analyzer())
+        plan = binder.assignment(statement.query, target, statement.columns, statement.position)
+        lines = [f"Rows for {target.name}, by {_place(db, plan)}", *_indented(plan)]
+    elif isinstance(statement, s.Copy):
+        target = db.catalog.get(statement.name, Stream, Table, position=statement.position)
+        size = db.runtime.settings.task_bytes
+        lines = [f"Copy files into {kind_of(target)} {target.name}, by {_BATCHES.format(size=_bytes(size))}"]
+        lines += [f"  feeds {v.name}" for v in db.catalog.dependents(target.name) if v.continuous]
+    else:
+        raise NotYetSupported("EXPLAIN of this statement", hint="EXPLAIN a query, CREATE VIEW, INSERT or COPY")
+    return pa.table({"plan": lines})
+
+
+def _explain_view(db: Database, statement: s.CreateView) -> list[str]:
+    plan, view = db.plan_view(statement)
+    if plan is None:
+        return [f"View {view.name}: an ordinary view, computed when it is queried"]
+    lines = [f"Continuous view {view.name}"]
+    for static in plan.statics:
+        tables_read = ", ".join(sorted(tables_in(static.plan)))
+        lines += [f"Once, at creation: build side {static.name} of {tables_read}, by {_place(db, static.plan)}"]
+        lines += _indented(static.plan)
+    for pipeline in plan.streams:
+        reason = why_not_native(pipeline.plan, zone=db.runtime.settings.time_zone)
+        where = (
+            _BATCHES.format(size=_bytes(db.runtime.settings.task_bytes)) if reason is None else f"Spark SQL: {reason}"
+        )
+        what = f"Each insert into {pipeline.stream}" if pipeline.stream else "Once, at creation"
+        lines += [f"{what}: state rows for {pipeline.state}, by {where}", *_indented(pipeline.plan)]
+    for state in plan.states:
+        columns = ", ".join(f"{label} {f.type.sql}" for f, label in zip(state.schema, state.labels, strict=True))
+        keys = len(state.keys)
+        lines += [f"State {state.name} ({state.kind}): {columns}; key: {', '.join(state.labels[:keys]) or 'none'}"]
+    lines += [f"Each query: merge the states, then by {_place(db, plan.upper)}", *_indented(plan.upper)]
+    return lines
+
+
+def _place(db: Database, plan: Node) -> str:
+    choice = query.place_of(db.runtime, plan)
+    return choice.place.value if choice.place is Place.NATIVE else f"{choice.place.value}: {choice.reason}"
+
+
+def _indented(plan: Node) -> list[str]:
+    return [f"  {line}" for line in render(plan).splitlines()]
+
+
+def _bytes(n: int) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            break
+        n //= 1024
+    return f"{n} {unit}"
+
+
+def show(db: Database, what: str) -> pa.Table:
+    """SHOW STREAMS, TABLES or VIEWS."""
+    kind = {"streams": Stream, "tables": Table, "views": View}[what]
+    found = db.catalog.of_kind(kind)
+    columns: dict[str, pa.Array] = {"name": pa.array([r.name for r in found], pa.string())}
+    with db.runtime.store.read() as snapshot:
+        if kind is Stream:
+            readers = [", ".join(v.name for v in db.catalog.dependents(r.name)) for r in found]
+            columns["columns"] = pa.array([len(r.columns) for r in found], pa.int32())
+            columns["read_by"] = pa.array(readers, pa.string())
+        elif kind is Table:
+            counts = []
+            for table in found:
+                segments = snapshot.manifest(tables.tail_of(table.name))
+                counts.append(snapshot.rows(tables.tail_of(table.name)) + sum(s.rows for s in segments))
+            columns["rows"] = pa.array(counts, pa.int64())
+            columns["primary_key"] = pa.array(
+                [", ".join(t.primary_key) for t in found if isinstance(t, Table)], pa.string()
+            )
+        else:
+            views = [v for v in found if isinstance(v, View)]
+            columns["kind"] = pa.array(["continuous" if v.continuous else "ordinary" for v in views], pa.string())
+            columns["reads"] = pa.array([", ".join(v.reads) for v in views], pa.string())
+            columns["state_rows"] = pa.array([_state_rows(db, snapshot, v) for v in views], pa.int64())
+    return pa.table(columns)
+
+
+def _state_rows(db: Database, snapshot: object, view: View) -> int | None:
+    from headrace.store import Snapshot
+
+    assert isinstance(snapshot, Snapshot)
+    if not view.continuous:
+        return None
+    compiled = db.continuous(view.name)
+    return sum(snapshot.rows(compiled.relation(state)) for state in compiled.plan.states)
+
+
+def describe(db: Database, relation: Relation) -> pa.Table:
+    """DESCRIBE: columns and types, then what else a reader of the relation should know."""
+    rows = [(f.name, f.type.sql, "" if f.nullable else "NOT NULL") for f in relation.columns]
+    notes: list[tuple[str, str, str]] = [("# kind", kind_of(relation), "")]
+    if isinstance(relation, Table) and relation.primary_key:
+        notes.append(("# primary key", ", ".join(relation.primary_key), ""))
+    if isinstance(relation, View):
+        notes[0] = ("# kind", "continuous view" if relation.continuous else "view", "")
+        notes.append(("# reads", ", ".join(relation.reads), ""))
+        if relation.continuous:
+            notes += _view_notes(db, relation)
+        notes.append(("# text", relation.text.strip(), ""))
+    names, types, extras = zip(*[*rows, *notes], strict=True)
+    return pa.table({"col_name": list(names), "data_type": list(types), "comment": list(extras)})
+
+
+def _view_notes(db: Database, view: View) -> list[tuple[str, str, str]]:
+    compiled = db.continuous(view.name)
+    notes = []
+    if compiled.frozen_tables:
+        notes.append(("# read once", ", ".join(compiled.frozen_tables), "as they were when the view was made"))
+    if compiled.upper_tables:
+        notes.append(("# read at each query", ", ".join(compiled.upper_tables), "changes show in the next query"))
+    plan: SplitPlan = compiled.plan
+    for state in plan.states:
+        notes.append((f"# state {state.name}", ", ".join(state.labels), f"{state.kind}, {len(state.keys)} key columns"))
+    return notes

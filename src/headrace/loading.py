@@ -1,0 +1,287 @@
+"""INSERT and COPY: rows into streams and tables, one epoch a statement, all or nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace import tables
+from headrace.catalog import Stream, Table
+from headrace.engine.failures import from_duckdb
+from headrace.engine.tasks import Progress
+from headrace.engine.worker import Static
+from headrace.errors import DataError, ExecutionError
+from headrace.runtime import Runtime
+from headrace.sql import statements as s
+from headrace.store import Transaction
+from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
+from headrace.stream.files import format_of, plan_slices, resolve
+from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
+from headrace.stream.parquet import first_bad_value, parquet_source
+from headrace.stream.rows import to_arrow
+from headrace.types import Field, Schema, arrow_schema
+from headrace.view.compiled import ContinuousView, InsertPipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Loader:
+    """Brings rows in."""
+
+    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
+        self._runtime = runtime
+        self._views = views
+        self._intake = Intake(runtime)
+        self._appended: dict[str, int] = {}
+        self._groups: dict[str, int] = {}
+
+    # INSERT
+
+    def insert(self, target: Stream | Table, data: Any) -> int:
+        """Insert whatever ``data`` is; returns the row count."""
+        if _is_frame(data):
+            return self._insert_frame(target, data)
+        rows = to_arrow(data, target.columns, zone=self._runtime.settings.time_zone)
+        if isinstance(target, Table):
+            table = rows if isinstance(rows, pa.Table) else rows.read_all()
+            if table.num_rows:
+                tables.insert(self._runtime, target, table)
+            return int(table.num_rows)
+        if isinstance(rows, pa.Table):
+            return self._into_stream(target, Rows(rows), f"INSERT INTO {target.name}")
+        given, release = of_reader(self._runtime, rows)
+        try:
+            return self._into_stream(target, given, f"INSERT INTO {target.name}")
+        finally:
+            release()
+
+    def _insert_frame(self, target: Stream | Table, frame: DataFrame) -> int:
+        """A Spark DataFrame: native pipelines run inside its own tasks; the rest reads a spooled copy."""
+        ready = _conform_frame(frame, target)
+        if isinstance(target, Table):
+            return self.insert(target, ready.toArrow())
+        pipelines, _ = self._pipelines(target)
+        if all(p.native is not None for p in pipelines) and self._runtime.settings.engine != "spark":
+            return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}")
+        folder = self._runtime.scratch_file("-frame")
+        ready.write.parquet(str(folder))
+        try:
+            spooled = self._runtime.spark.read.parquet(str(folder))
+            return self._into_stream(target, Frame(spooled), f"INSERT INTO {target.name}")
+        finally:
+            for file in folder.glob("*"):
+                file.unlink()
+            for hidden in folder.glob(".*"):
+                hidden.unlink()
+            folder.rmdir()
+
+    # COPY
+
+    def copy(self, target: Stream | Table, statement: s.Copy, progress: Progress | None = None) -> int:
+        """Load files; returns the row count."""
+        given = dict(statement.options)
+        paths = resolve(statement.path, given.get("format"))
+        format = format_of(paths, given.pop("format", None))
+        given.pop("quoted_newlines", None)
+        schema = _file_schema(target, statement)
+        options: CsvOptions | None = None
+        if format == "parquet":
+            if given:
+                raise DataError(
+                    "COPY_OPTION_UNKNOWN", f"COPY of Parquet has no option {next(iter(given))}", hint="leave it out"
+                )
+        else:
+            options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
+        files = Files(tuple(paths), format, options, schema, sum(p.stat().st_size for p in paths))
+        if isinstance(target, Table):
+            return self._copy_table(target, files)
+        return self._into_stream(target, files, f"COPY {target.name}", progress)
+
+    def _copy_table(self, table: Table, files: Files) -> int:
+        names = tuple(f.name for f in files.schema)
+        slices = plan_slices(files.paths, files.format, files.options, files.schema, names, 1)
+        file = self._runtime.store.new_segment(tables.tail_of(table.name))
+        wanted = arrow_schema(table.columns)
+        total = 0
+        try:
+            with pq.ParquetWriter(file, wanted) as writer:
+                for rows in self._table_rows(slices, files, names):
+                    whole = _with_missing(rows, table)
+                    tables.check_not_null(table, whole)
+                    writer.write_table(whole)
+                    total += whole.num_rows
+            if total:
+                tables.add_segments(self._runtime, table, [(file, total)])
+            else:
+                self._runtime.store.discard(file)
+        except BaseException:
+            if file.exists():
+                self._runtime.store.discard(file)
+            raise
+        return total
+
+    def _table_rows(self, slices: Sequence[Any], files: Files, names: tuple[str, ...]) -> Any:
+        import duckdb
+
+        for part in slices:
+            if isinstance(part, CsvSlice):
+                assert files.options is not None
+                zone = self._runtime.settings.time_zone
+                for batch in read_csv(part, files.options, files.schema, names, zone=zone):
+                    yield pa.Table.from_batches([batch])
+                continue
+            for piece in part.pieces:
+                try:
+                    cursor = self._runtime.worker.cursor()
+                    source = parquet_source(piece, files.schema, names)
+                    reader: pa.RecordBatchReader = cursor.sql(f"SELECT * FROM {source}").to_arrow_reader(65_536)
+                    for batch in reader:
+                        yield pa.Table.from_batches([batch])
+                except duckdb.Error as error:
+                    raise first_bad_value(piece, files.schema, names) or from_duckdb(error) from None
+
+    # Streams
+
+    def _pipelines(self, stream: Stream) -> tuple[list[InsertPipeline], list[Static]]:
+        pipelines: list[InsertPipeline] = []
+        statics: list[Static] = []
+        for view in list(self._views.values()):
+            found = view.pipelines.get(stream.name.lower(), ())
+            if found:
+                pipelines += found
+                statics += view.statics
+        return pipelines, statics
+
+    def _into_stream(self, stream: Stream, given: Input, label: str, progress: Progress | None = None) -> int:
+        while True:
+            catalog = self._runtime.catalog
+            if catalog.find(stream.name) is None:
+                catalog.get(stream.name)
+            pipelines, statics = self._pipelines(stream)
+            rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
+            if rows == 0:
+                return 0
+            try:
+                self._commit(catalog.version, states, label)
+                break
+            except StaleCatalog:
+                self._await_catalog(catalog.version)
+        self._compact_where_due(pipelines, states)
+        return rows
+
+    def _commit(self, version: int, states: StateRows, label: str) -> None:
+        def work(tx: Transaction) -> None:
+            if self._runtime.writer_version != version:
+                raise StaleCatalog
+            for state, tables_ in states.items():
+                for rows in tables_:
+                    tx.append(state, rows)
+
+        self._runtime.store.commit(work, label=label)
+
+    def _await_catalog(self, version: int) -> None:
+        """Wait for the DDL that made our state rows void to become visible here too."""
+        deadline = time.monotonic() + 60
+        while self._runtime.catalog.version == version:
+            if time.monotonic() > deadline:
+                raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
+            time.sleep(0.001)
+
+    # Compaction
+
+    def _compact_where_due(self, pipelines: Sequence[InsertPipeline], states: StateRows) -> None:
+        """Merge state relations whose appended rows have grown past the limit.
+
+        No worker of its own: the insert that tips the scale does it, after its own commit,
+        as 000 §4.2.5 has inserts drain the queue.
+        """
+        for state, added in states.items():
+            if state not in self._appended:
+                with self._runtime.store.read() as snapshot:
+                    self._appended[state] = snapshot.rows(state)
+            else:
+                self._appended[state] += sum(t.num_rows for t in added)
+            limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
+            if self._appended[state] > limit:
+                self._compact(state)
+
+    def _compact(self, relation: str) -> None:
+        view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)
+        if view is None:
+            return
+        state = next(x for x in view.plan.states if view.relation(x) == relation)
+
+        def work(tx: Transaction) -> int:
+            if self._views.get(view.name.lower()) is not view:
+                tx.unchanged()
+                return 0
+            rows = tx.query(view.merge_sql(state, tx.table(relation)))
+            tx.replace(relation, rows.cast(arrow_schema(state.schema)))
+            return int(rows.num_rows)
+
+        self._groups[relation] = self._runtime.store.commit(work, label=f"compact {relation}")
+        self._appended[relation] = 0
+
+
+def _is_frame(data: Any) -> bool:
+    return type(data).__module__.startswith("pyspark.") and hasattr(data, "mapInArrow")
+
+
+def _conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
+    """The DataFrame with the target's columns in order; a column that does not fit is named."""
+    from headrace.sql.coercion import can_store
+    from headrace.types import from_spark
+
+    by_name = {f.name.lower(): f for f in frame.schema.fields}
+    wanted = {f.name.lower() for f in target.columns}
+    for name in by_name:
+        if name not in wanted:
+            raise DataError("INSERT_UNKNOWN_COLUMN", f"{target.name} has no column {by_name[name].name}")
+    selected = []
+    for column in target.columns:
+        given = by_name.get(column.name.lower())
+        if given is None:
+            raise DataError("INSERT_MISSING_COLUMN", f"the DataFrame has no column {column.name}")
+        found = from_spark(given.dataType.simpleString())
+        if found != column.type and not can_store(found, column.type):
+            raise DataError(
+                "INSERT_TYPE_MISMATCH",
+                f"column {column.name} is {column.type.sql}, but the DataFrame has {found.sql}",
+                hint="cast it first",
+            )
+        item = frame[f"`{given.name}`"]
+        selected.append((item if found == column.type else item.cast(column.type.sql)).alias(column.name))
+    return frame.select(*selected)
+
+
+def _file_schema(target: Stream | Table, statement: s.Copy) -> Schema:
+    """The columns a file holds: all of the target's, or those COPY lists, in that order."""
+    if not statement.columns:
+        return target.columns
+    by_name = {f.name.lower(): f for f in target.columns}
+    found: list[Field] = []
+    for name in statement.columns:
+        column = by_name.get(name.lower())
+        if column is None:
+            raise DataError(
+                "UNRESOLVED_COLUMN",
+                f"{target.name} has no column {name}",
+                position=statement.position,
+                hint=f"it has {', '.join(f.name for f in target.columns)}",
+            )
+        found.append(column)
+    return tuple(found)
+
+
+def _with_missing(rows: pa.Table, table: Table) -> pa.Table:
+    """The rows in the table's columns; those a file does not hold are NULL."""
+    arrays = [
+        rows.column(c.name) if c.name in rows.column_names else pa.nulls(rows.num_rows, c.type.arrow)
+        for c in table.columns
+    ]
+    return pa.table(arrays, schema=arrow_schema(table.columns))

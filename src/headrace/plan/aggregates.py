@@ -1,0 +1,216 @@
+"""Aggregates as mergeable columns.
+
+An aggregate is split in three: *partial* columns an insert computes over its
+rows, a *merge* that folds partial rows into one, and a *final* expression a
+query evaluates. Partial columns are plain typed values (principle 3: state is
+tuples), so they can be stored, inspected, and merged in any order and grouping:
+
+    final(merge(partial(a), partial(b))) == aggregate(a + b)
+
+| aggregate            | partial columns                      | merge            |
+|----------------------|--------------------------------------|------------------|
+| count                | count                                | sum              |
+| sum, avg             | exact wide sum (double for floats), count | sum         |
+| min, max             | itself                               | min, max         |
+| bool_and, bool_or    | itself                               | bool_and, bool_or |
+| stddev, variance     | count, mean, m2 (squared deviations) | pairwise update  |
+
+Sums of integers and decimals are kept in 38 digits: an intermediate sum never
+overflows where the final one would not, whatever the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, all_of
+from headrace.plan.nodes import Aggregate, Join, Node, Project
+from headrace.types import BIGINT, BOOLEAN, DOUBLE, Type, decimal
+
+_VARIANCES = {"stddev_samp", "stddev_pop", "var_samp", "var_pop"}
+MERGEABLE = {"count", "sum", "avg", "min", "max", "bool_and", "bool_or", *_VARIANCES}
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposition:
+    """How one aggregate is kept: its partial columns, and its value from the merged ones."""
+
+    partials: tuple[Agg, ...]
+    final: Callable[[Sequence[Expr]], Expr]
+
+
+def is_mergeable(agg: Agg) -> bool:
+    """Whether the aggregate has a fixed-size mergeable state of its own."""
+    return agg.template is None and not agg.distinct and agg.fn in MERGEABLE
+
+
+def decompose(agg: Agg) -> Decomposition:
+    """The partial columns of ``agg`` and its final expression.
+
+    >>> from headrace.types import INT
+    >>> d = decompose(Agg(DOUBLE, "avg", (Column(INT, 1, "x"),)))
+    >>> [(p.fn, p.type.sql) for p in d.partials]
+    [('sum', 'decimal(38,0)'), ('count', 'bigint')]
+    """
+    if agg.fn == "count":
+        return Decomposition((_count(agg),), lambda c: _or_zero(c[0]))
+    if agg.fn == "sum":
+        return Decomposition((_sum(agg),), lambda c: _as(agg.type, c[0]))
+    if agg.fn == "avg":
+        return Decomposition((_sum(agg), _count(agg)), lambda c: _average(agg.type, c[0], c[1]))
+    if agg.fn in _VARIANCES:
+        arg = (_as(DOUBLE, agg.args[0]),)
+        parts = (
+            _count(agg),
+            replace(agg, type=DOUBLE, fn="mean", args=arg),
+            replace(agg, type=DOUBLE, fn="m2", args=arg),
+        )
+        return Decomposition(parts, lambda c: _variance(agg.fn, c[0], c[2]))
+    if agg.fn in MERGEABLE:
+        return Decomposition((agg,), lambda c: c[0])
+    raise ValueError(f"{agg.fn} has no fixed-size state")
+
+
+def expand(node: Aggregate) -> Node:
+    """The same grouping with only primitive aggregates, finals computed above it.
+
+    Aggregates only Spark knows stay as they are. Used where a grouping runs in
+    one piece (not split), so that both engines share one set of primitives.
+    """
+    primitives: dict[Agg, Column] = {}
+    finals: list[tuple[Column, Expr]] = [(c, c) for c, _ in node.keys]
+
+    def column(agg: Agg) -> Column:
+        return primitives.setdefault(agg, Column.fresh(agg.fn, agg.type))
+
+    for out, agg in node.aggs:
+        if agg.template is not None or agg.fn not in MERGEABLE:
+            finals.append((out, column(agg)))
+        else:
+            parts = decompose(agg)
+            finals.append((out, parts.final([column(p) for p in parts.partials])))
+    return Project(Aggregate(node.child, node.keys, tuple((c, a) for a, c in primitives.items())), tuple(finals))
+
+
+def merge(rows: Node, keys: Sequence[Column], partials: Sequence[tuple[Column, Agg]]) -> Node:
+    """One row for each key of ``rows``, whose columns are ``keys`` and ``partials``.
+
+    The result's columns have the names and types of the rows', under fresh ids:
+    merging is closed, so merged rows can be appended to and merged again.
+    """
+    plain = [(c, a) for c, a in partials if a.fn not in ("mean", "m2")]
+    moments = _moments(partials)
+    if moments:
+        rows = _with_group_means(rows, keys, moments)
+    columns = {c.name: c for c in rows.output}
+    aggs: list[tuple[Column, Agg]] = []
+    outputs: list[tuple[Column, Expr]] = []
+    out_keys = tuple((Column.fresh(k.name, k.type), k) for k in keys)
+    outputs += [(Column.fresh(k.name, k.type), k) for k, _ in out_keys]
+
+    def add(type: Type, fn: str, arg: Expr) -> Column:
+        out = Column.fresh(fn, type)
+        aggs.append((out, Agg(type, fn, (arg,))))
+        return out
+
+    merged: dict[str, Expr] = {}
+    for column, agg in plain:
+        fn = "sum" if agg.fn in ("count", "sum") else agg.fn
+        wide = _wide(column.type) if fn == "sum" else column.type
+        merged[column.name] = _as(column.type, add(wide, fn, column))
+    for count, mean, m2 in moments:
+        # M2 = Σ m2ᵢ + nᵢ·(meanᵢ − mean)²: the pairwise update, no difference of large squares.
+        n = _as(DOUBLE, count)
+        centre = columns[_centre(mean)]
+        offset = Call(DOUBLE, "-", (mean, centre))
+        spread = Call(DOUBLE, "*", (n, Call(DOUBLE, "*", (offset, offset))))
+        merged[mean.name] = add(DOUBLE, "max", centre)
+        merged[m2.name] = add(DOUBLE, "sum", Call(DOUBLE, "+", (m2, spread)))
+    grouped = Aggregate(rows, out_keys, tuple(aggs))
+    outputs += [(Column.fresh(c.name, c.type), merged[c.name]) for c, _ in partials]
+    return Project(grouped, tuple(outputs))
+
+
+def join_on_keys(left: Node, right: Node, pairs: Sequence[tuple[Column, Column]], kind: str = "left") -> Join:
+    """The two relations joined on equal keys, NULL keys being equal to each other."""
+    condition = all_of([Call(BOOLEAN, "<=>", pair) for pair in pairs])
+    return Join("left" if kind == "left" else "inner", left, right, condition)
+
+
+def _moments(partials: Sequence[tuple[Column, Agg]]) -> list[tuple[Column, Column, Column]]:
+    """The (count, mean, m2) column triples among the partials."""
+    by_agg = {a: c for c, a in partials}
+    found = []
+    for column, agg in partials:
+        if agg.fn == "mean":
+            count = next(c for c, a in partials if a.fn == "count" and a.filter == agg.filter and _same(a, agg))
+            found.append((count, column, by_agg[replace(agg, fn="m2")]))
+    return found
+
+
+def _same(count: Agg, mean: Agg) -> bool:
+    argument = mean.args[0]
+    return count.args in (mean.args, (argument.arg,) if isinstance(argument, Cast) else mean.args)
+
+
+def _with_group_means(rows: Node, keys: Sequence[Column], moments: Sequence[tuple[Column, Column, Column]]) -> Node:
+    """The rows with each group's overall mean beside every row's own."""
+    totals: list[tuple[Column, Agg]] = []
+    centres: list[tuple[str, Column, Column]] = []
+    for count, mean, _ in moments:
+        weighted = Call(DOUBLE, "*", (_as(DOUBLE, count), mean))
+        total, n = Column.fresh("total", DOUBLE), Column.fresh("n", decimal(38, 0))
+        totals += [(total, Agg(DOUBLE, "sum", (weighted,))), (n, Agg(decimal(38, 0), "sum", (count,)))]
+        centres.append((_centre(mean), total, n))
+    grouped = Aggregate(rows, tuple((Column.fresh(k.name, k.type), k) for k in keys), tuple(totals))
+    key_outputs = [(Column.fresh(k.name, k.type), k) for k, _ in grouped.keys]
+    means = Project(
+        grouped,
+        (*key_outputs, *((Column.fresh(name, DOUBLE), _ratio(total, n)) for name, total, n in centres)),
+    )
+    pairs = [(k, mine) for k, (mine, _) in zip(keys, key_outputs, strict=True)]
+    return join_on_keys(rows, means, pairs, "inner")
+
+
+def _centre(mean: Column) -> str:
+    return f"centre {mean.name}"
+
+
+def _wide(type: Type) -> Type:
+    if type.is_decimal:
+        return decimal(38, type.scale)
+    return decimal(38, 0) if type.is_integer else DOUBLE
+
+
+def _sum(agg: Agg) -> Agg:
+    return replace(agg, type=_wide(agg.args[0].type), fn="sum")
+
+
+def _count(agg: Agg) -> Agg:
+    return replace(agg, type=BIGINT, fn="count")
+
+
+def _as(type: Type, expr: Expr) -> Expr:
+    return expr if expr.type == type else Cast(type, expr)
+
+
+def _or_zero(count: Expr) -> Expr:
+    return Call(BIGINT, "coalesce", (count, Literal(BIGINT, 0)))
+
+
+def _ratio(total: Expr, n: Expr) -> Expr:
+    divided = Call(DOUBLE, "/", (_as(DOUBLE, total), _as(DOUBLE, n)))
+    return Case(DOUBLE, ((Call(BOOLEAN, ">", (n, Literal(n.type, 0))), divided),), Literal(DOUBLE, None))
+
+
+def _average(type: Type, total: Expr, count: Expr) -> Expr:
+    return Call(type, "avg_of_sum", (total, count)) if type.is_decimal else _ratio(total, count)
+
+
+def _variance(fn: str, count: Expr, m2: Expr) -> Expr:
+    least = 1 if fn.endswith("samp") else 0
+    degrees = Call(BIGINT, "-", (count, Literal(BIGINT, least)))
+    value = Call(DOUBLE, "/", (m2, Cast(DOUBLE, degrees)))
+    result: Expr = Call(DOUBLE, "sqrt", (value,)) if fn.startswith("stddev") else value
+    return Case(DOUBLE, ((Call(BOOLEAN, ">", (count, Literal(BIGINT, least))), result),), Literal(DOUBLE, None))

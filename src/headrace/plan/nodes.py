@@ -1,0 +1,371 @@
+"""The relational algebra: small, immutable, typed, and a DAG.
+
+A plan is a graph of nodes. Every node says which columns it puts out; columns
+are known by id, so a rewrite moves expressions about without renaming them. A
+node checks itself when it is built: *a wrong plan cannot be constructed*. Two
+references to one node object are one piece of work (a CTE used twice is one
+node), so nodes compare by identity.
+
+>>> from headrace.types import INT, Field
+>>> s = Scan.of("stream", "s", (Field("a", INT),))
+>>> Filter(s, Literal(BOOLEAN, True)).output == s.output
+True
+>>> Project(s, ((Column.fresh("b", INT), Column(INT, -1, "elsewhere")),))
+Traceback (most recent call last):
+    ...
+headrace.plan.nodes.InvalidPlan: Project reads elsewhere, which its input does not have
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal as Choice
+
+from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
+from headrace.types import BOOLEAN, Schema
+
+ScanKind = Choice["stream", "table", "view", "state", "static", "rows"]
+JoinKind = Choice["inner", "left", "full", "semi", "anti"]
+
+__all__ = [
+    "Aggregate",
+    "Filter",
+    "InvalidPlan",
+    "Join",
+    "Literal",
+    "Node",
+    "Project",
+    "Scan",
+    "Sort",
+    "SortKey",
+    "SparkSql",
+    "UnionAll",
+    "Values",
+    "rewrite_plan",
+    "walk_plan",
+]
+
+
+class InvalidPlan(Exception):
+    """A node was built over inputs it does not fit: a defect of Headrace, not of the query."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Any relational operator."""
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        raise NotImplementedError
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return ()
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        """The same operator over other inputs (which must put out the columns it reads)."""
+        assert not children
+        return self
+
+    def _check(self, exprs: Iterable[Expr], *inputs: Node) -> None:
+        known = {c.id for node in inputs for c in node.output}
+        for expr in exprs:
+            for column in columns(expr):
+                if column.id not in known:
+                    raise InvalidPlan(f"{type(self).__name__} reads {column.name}, which its input does not have")
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """A leaf: a stream, a table, a view's result, merged state, raw state rows, or a static build side."""
+
+    kind: ScanKind
+    relation: str
+    fields: tuple[str, ...]
+    """The relation's own name for each output column."""
+    scanned: tuple[Column, ...]
+
+    @staticmethod
+    def of(kind: ScanKind, relation: str, schema: Schema) -> Scan:
+        return Scan(
+            kind,
+            relation,
+            tuple(f.name for f in schema),
+            tuple(Column.fresh(f.name, f.type) for f in schema),
+        )
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.scanned
+
+    def keep(self, wanted: set[int]) -> Scan:
+        """The scan of only the wanted columns."""
+        kept = [(f, c) for f, c in zip(self.fields, self.scanned, strict=True) if c.id in wanted]
+        return replace(self, fields=tuple(f for f, _ in kept), scanned=tuple(c for _, c in kept))
+
+
+@dataclass(frozen=True, eq=False)
+class Values(Node):
+    """Constant rows: ``VALUES``, or one row of no columns for a SELECT without FROM."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Expr, ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if tuple(e.type for e in row) != tuple(c.type for c in self.columns):
+                raise InvalidPlan("VALUES rows do not have their columns' types")
+            self._check(row)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.columns
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Node):
+    """The rows for which ``condition`` is true."""
+
+    child: Node
+    condition: Expr
+
+    def __post_init__(self) -> None:
+        _boolean(self, self.condition)
+        self._check((self.condition,), self.child)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.child.output
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, child=children[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Project(Node):
+    """Each output column computed from the input row."""
+
+    child: Node
+    exprs: tuple[tuple[Column, Expr], ...]
+
+    def __post_init__(self) -> None:
+        for column, expr in self.exprs:
+            if column.type != expr.type:
+                raise InvalidPlan(f"Project gives {column.name} {expr.type}, not {column.type}")
+            _no_aggregate(self, expr)
+        self._check((e for _, e in self.exprs), self.child)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return tuple(c for c, _ in self.exprs)
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, child=children[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Node):
+    """A join; ``left`` is the probe side. Semi and anti joins put out the left columns alone."""
+
+    kind: JoinKind
+    left: Node
+    right: Node
+    condition: Expr
+
+    def __post_init__(self) -> None:
+        if {c.id for c in self.left.output} & {c.id for c in self.right.output}:
+            raise InvalidPlan("both sides of a join put out the same column")
+        _boolean(self, self.condition)
+        self._check((self.condition,), self.left, self.right)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.left.output if self.kind in ("semi", "anti") else (*self.left.output, *self.right.output)
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, left=children[0], right=children[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate(Node):
+    """GROUP BY ``keys``; with no keys, one row even over no input. With no aggs it is DISTINCT."""
+
+    child: Node
+    keys: tuple[tuple[Column, Expr], ...]
+    aggs: tuple[tuple[Column, Agg], ...]
+
+    def __post_init__(self) -> None:
+        for column, expr in self.keys:
+            if column.type != expr.type:
+                raise InvalidPlan(f"Aggregate gives key {column.name} {expr.type}, not {column.type}")
+            _no_aggregate(self, expr)
+        for column, agg in self.aggs:
+            if column.type != agg.type:
+                raise InvalidPlan(f"Aggregate gives {column.name} {agg.type}, not {column.type}")
+            for child in agg.children:
+                _no_aggregate(self, child)
+        self._check((*(e for _, e in self.keys), *(a for _, a in self.aggs)), self.child)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return (*(c for c, _ in self.keys), *(c for c, _ in self.aggs))
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, child=children[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    expr: Expr
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Sort(Node):
+    """ORDER BY with an optional LIMIT; without keys, a bare LIMIT."""
+
+    child: Node
+    keys: tuple[SortKey, ...]
+    limit: int | None = None
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        self._check((k.expr for k in self.keys), self.child)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.child.output
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, child=children[0])
+
+
+@dataclass(frozen=True, eq=False)
+class UnionAll(Node):
+    """All rows of all inputs, matched by position."""
+
+    inputs: tuple[Node, ...]
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        for node in self.inputs:
+            if tuple(c.type for c in node.output) != tuple(c.type for c in self.columns):
+                raise InvalidPlan("UNION ALL inputs do not have its columns' types")
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.columns
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.inputs
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, inputs=children)
+
+
+@dataclass(frozen=True, eq=False)
+class SparkSql(Node):
+    """What lies outside the algebra, as Spark SQL text over named inputs.
+
+    ``text`` reads its inputs by ``names``; ``output`` has the types Spark's analyzer gave.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    inputs: tuple[Node, ...]
+    columns: tuple[Column, ...]
+    reason: str
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.columns
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return self.inputs
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, inputs=children)
+
+
+def _boolean(node: Node, condition: Expr) -> None:
+    if condition.type != BOOLEAN:
+        raise InvalidPlan(f"{type(node).__name__} condition is {condition.type}, not boolean")
+    _no_aggregate(node, condition)
+
+
+def _no_aggregate(node: Node, expr: Expr) -> None:
+    if any(isinstance(e, Agg) for e in walk(expr)):
+        raise InvalidPlan(f"{type(node).__name__} holds an aggregate call")
+
+
+def walk_plan(root: Node) -> Iterator[Node]:
+    """Every node once, inputs before the nodes that read them."""
+    seen: set[int] = set()
+
+    def visit(node: Node) -> Iterator[Node]:
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        for child in node.children:
+            yield from visit(child)
+        yield node
+
+    return visit(root)
+
+
+def rewrite_plan(root: Node, change: Callable[[Node], Node]) -> Node:
+    """``change`` applied bottom-up to every node once; shared nodes stay shared."""
+    done: dict[int, Node] = {}
+
+    def visit(node: Node) -> Node:
+        if id(node) not in done:
+            children = tuple(visit(c) for c in node.children)
+            same = all(a is b for a, b in zip(children, node.children, strict=True))
+            done[id(node)] = change(node if same else node.with_children(children))
+        return done[id(node)]
+
+    return visit(root)
+
+
+def renaming(node: Node, names: Iterable[str] | None = None) -> Project:
+    """The node under fresh column ids, so that one node can be read twice in a query."""
+    wanted = [c.name for c in node.output] if names is None else list(names)
+    return Project(node, tuple((Column.fresh(n, c.type), c) for n, c in zip(wanted, node.output, strict=True)))
+
+
+def streams_in(node: Node) -> set[str]:
+    """The streams a plan reads."""
+    return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "stream"}
+
+
+def tables_in(node: Node) -> set[str]:
+    """The tables a plan reads."""
+    return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "table"}
+
+
+ONE_ROW = Values((), ((),))
+ALWAYS = TRUE

@@ -1,0 +1,106 @@
+"""Plans as indented text, for EXPLAIN and for the rules' fixtures."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
+from headrace.plan.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    Node,
+    Project,
+    Scan,
+    Sort,
+    SparkSql,
+    UnionAll,
+    Values,
+    walk_plan,
+)
+
+_INFIX = {"=", "<>", "<", "<=", ">", ">=", "<=>", "and", "or", "+", "-", "*", "/", "%", "div", "like"}
+
+
+def render_expr(expr: Expr) -> str:
+    """An expression as a person would write it.
+
+    >>> from headrace.types import BOOLEAN, INT
+    >>> render_expr(Call(BOOLEAN, "<", (Column(INT, 1, "a"), Literal(INT, 5))))
+    '(a < 5)'
+    """
+    if isinstance(expr, Column):
+        return expr.name
+    if isinstance(expr, Literal):
+        return "NULL" if expr.value is None else repr(expr.value) if isinstance(expr.value, str) else str(expr.value)
+    if isinstance(expr, Cast):
+        return f"cast({render_expr(expr.arg)} as {expr.type.sql})"
+    if isinstance(expr, Case):
+        whens = " ".join(f"when {render_expr(c)} then {render_expr(v)}" for c, v in expr.branches)
+        return f"case {whens} else {render_expr(expr.default)} end"
+    if isinstance(expr, SparkExpr):
+        return expr.template.format(*map(render_expr, expr.args))
+    if isinstance(expr, Agg):
+        inside = ", ".join(map(render_expr, expr.args)) or "*"
+        text = expr.template.format(*map(render_expr, expr.args)) if expr.template else f"{expr.fn}({inside})"
+        text = text.replace("(", "(distinct ", 1) if expr.distinct else text
+        return f"{text} filter ({render_expr(expr.filter)})" if expr.filter else text
+    assert isinstance(expr, Call)
+    args = [render_expr(a) for a in expr.args]
+    if expr.fn in _INFIX and len(args) == 2:
+        return f"({args[0]} {expr.fn} {args[1]})"
+    return f"{expr.fn}({', '.join(args)})"
+
+
+def render(root: Node) -> str:
+    """The plan, one operator a line, inputs indented; a node read twice is printed once and named."""
+    readers = Counter(id(c) for n in walk_plan(root) for c in n.children)
+    names: dict[int, str] = {}
+    lines: list[str] = []
+
+    def visit(node: Node, depth: int) -> None:
+        pad = "  " * depth
+        if id(node) in names:
+            lines.append(f"{pad}{names[id(node)]} (as above)")
+            return
+        mark = ""
+        if readers[id(node)] > 1:
+            names[id(node)] = f"#{len(names) + 1}"
+            mark = f"{names[id(node)]} "
+        lines.append(f"{pad}{mark}{_line(node)}")
+        for child in node.children:
+            visit(child, depth + 1)
+
+    visit(root, 0)
+    return "\n".join(lines)
+
+
+def _line(node: Node) -> str:
+    if isinstance(node, Scan):
+        return f"Scan {node.kind} {node.relation} [{', '.join(c.name for c in node.output)}]"
+    if isinstance(node, Values):
+        return f"Values {len(node.rows)} row{'' if len(node.rows) == 1 else 's'}"
+    if isinstance(node, Filter):
+        return f"Filter {render_expr(node.condition)}"
+    if isinstance(node, Project):
+        return f"Project [{', '.join(_bound(c, e) for c, e in node.exprs)}]"
+    if isinstance(node, Join):
+        return f"Join {node.kind} on {render_expr(node.condition)}"
+    if isinstance(node, Aggregate):
+        keys = ", ".join(_bound(c, e) for c, e in node.keys)
+        aggs = ", ".join(render_expr(a) for _, a in node.aggs)
+        return f"Aggregate by [{keys}] of [{aggs}]"
+    if isinstance(node, Sort):
+        keys = ", ".join(f"{render_expr(k.expr)}{' desc' if k.descending else ''}" for k in node.keys)
+        limit = "" if node.limit is None else f" limit {node.limit}"
+        offset = f" offset {node.offset}" if node.offset else ""
+        return f"Sort [{keys}]{limit}{offset}"
+    if isinstance(node, UnionAll):
+        return "UnionAll"
+    assert isinstance(node, SparkSql)
+    return f"SparkSql ({node.reason})"
+
+
+def _bound(column: Column, expr: Expr) -> str:
+    text = render_expr(expr)
+    return text if text == column.name else f"{text} as {column.name}"

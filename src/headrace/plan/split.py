@@ -1,0 +1,383 @@
+"""Split a view's plan between inserts and queries (000 §4.2.2-4.2.4).
+
+An insert runs a *stream pipeline*: from the stream's scan up to the first
+breaker, which must be a grouping, leaving partial state rows. What no stream
+reaches is a *static pipeline*, run once when the view is made. Everything above
+the groupings is the *upper* pipeline, run by queries over the merged states.
+
+    stream ─ filter ─ probe static ─ partial grouping ─▶ state ─ merge ─ upper ─▶ answer
+             └────────── each insert ────────────────┘           └─ each query ─┘
+
+The rules a plan must keep, each with its own condition when it is refused:
+
+* ``STREAM_NOT_GROUPED``: the first breaker of every stream is a grouping;
+* ``STREAM_ON_BUILD_SIDE``: a join with one stream side has it on the probe side;
+* ``STREAM_JOIN_NOT_GROUPED``: a join of two streams has groupings below it, on both sides;
+* ``SORT_BELOW_GROUPING``: no ORDER BY … LIMIT over a stream that is not grouped yet.
+
+000 §4.2.3 refuses any sort with limit below a grouping; one above the *first*
+grouping runs in the upper pipeline, from scratch at each query, so it is allowed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal as Choice
+
+from headrace.errors import ViewRefused
+from headrace.plan.aggregates import decompose, is_mergeable, join_on_keys, merge
+from headrace.plan.exprs import Agg, Call, Column, Expr, Literal, all_of, columns, fresh_id
+from headrace.plan.nodes import (
+    Aggregate,
+    Filter,
+    Join,
+    Node,
+    Project,
+    Scan,
+    Sort,
+    SparkSql,
+    UnionAll,
+    Values,
+    renaming,
+    streams_in,
+    walk_plan,
+)
+from headrace.types import BIGINT, BOOLEAN, Field, Schema
+
+StateKind = Choice["groups", "distinct", "multiset"]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A relation of mergeable rows a view keeps.
+
+    ``groups``: one row a group with partial aggregates. ``distinct``: the distinct
+    argument values of each group. ``multiset``: those values with multiplicities,
+    for aggregates that have no fixed-size state.
+    """
+
+    name: str
+    kind: StateKind
+    keys: tuple[Column, ...]
+    partials: tuple[tuple[Column, Agg], ...]
+    labels: tuple[str, ...]
+    """What each column means, for people: the key's name, or ``sum(x)``."""
+
+    @property
+    def schema(self) -> Schema:
+        return tuple(Field(c.name, c.type) for c in (*self.keys, *(c for c, _ in self.partials)))
+
+    def merged(self) -> Node:
+        """The plan that merges this state's stored rows into one row a key."""
+        rows = Scan.of("rows", self.name, self.schema)
+        by_name = {c.name: c for c in rows.output}
+        return merge(rows, [by_name[k.name] for k in self.keys], [(by_name[c.name], a) for c, a in self.partials])
+
+
+@dataclass(frozen=True, eq=False)
+class StreamPipeline:
+    """What an insert into ``stream`` runs: its rows in, rows for ``state`` out.
+
+    A pipeline without a stream comes from a static branch of a UNION ALL: it runs
+    once, when the view is made.
+    """
+
+    stream: str | None
+    state: str
+    plan: Node
+
+
+@dataclass(frozen=True, eq=False)
+class StaticPipeline:
+    """A build side no stream reaches, probed by inserts: materialised once at creation."""
+
+    name: str
+    plan: Node
+
+    @property
+    def schema(self) -> Schema:
+        return tuple(Field(f"c{i}", c.type) for i, c in enumerate(self.plan.output))
+
+
+@dataclass(frozen=True, eq=False)
+class SplitPlan:
+    """A view's plan, cut at its breakers."""
+
+    states: tuple[State, ...]
+    streams: tuple[StreamPipeline, ...]
+    statics: tuple[StaticPipeline, ...]
+    upper: Node
+
+    def state(self, name: str) -> State:
+        return next(s for s in self.states if s.name == name)
+
+
+def split(root: Node) -> SplitPlan:
+    """Cut a plan that reads streams; :class:`ViewRefused` names the rule it breaks."""
+    return _Splitter().run(root)
+
+
+def check(root: Node) -> None:
+    """Raise :class:`ViewRefused` unless every rule of 000 §4.2.2 holds."""
+    grouped: dict[int, bool] = {}
+    for node in walk_plan(root):
+        grouped[id(node)] = _check_node(node, {id(c): grouped[id(c)] for c in node.children})
+    if not grouped[id(root)]:
+        raise ViewRefused(
+            "STREAM_NOT_GROUPED",
+            f"the view keeps rows of stream {_named(root)} without grouping them, which would store the whole stream",
+            hint="group the stream (GROUP BY … or an aggregate); a plain filter or map is a query on the stream "
+            "itself, not a view",
+        )
+
+
+def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
+    """Whether every stream below ``node`` passes a grouping; raises where a rule is broken."""
+    below = [grouped[id(c)] for c in node.children]
+    if isinstance(node, Scan):
+        return node.kind != "stream"
+    if isinstance(node, Aggregate):
+        return True
+    if isinstance(node, Sort) and not below[0]:
+        raise ViewRefused(
+            "SORT_BELOW_GROUPING",
+            f"ORDER BY … LIMIT (or LIMIT) over stream {_named(node)} comes before any grouping",
+            hint="group the stream first and sort the groups",
+        )
+    if isinstance(node, SparkSql) and not all(below):
+        raise ViewRefused(
+            "STREAM_NOT_GROUPED",
+            f"{node.reason} stands between stream {_named(node)} and its first grouping",
+            hint="group the stream in a subquery or CTE first, and use this above the grouping",
+        )
+    if isinstance(node, Join) and not all(below):
+        _check_join(node, *below)
+    return all(below)
+
+
+def _check_join(node: Join, left: bool, right: bool) -> None:
+    if streams_in(node.left) and streams_in(node.right):
+        raise ViewRefused(
+            "STREAM_JOIN_NOT_GROUPED",
+            f"streams {_named(node.left)} and {_named(node.right)} are joined before both are grouped",
+            hint="group each stream in a subquery or CTE, then join the groups",
+        )
+    if not right or node.kind == "full":
+        words = {"left": "LEFT", "full": "FULL", "semi": "SEMI or IN/EXISTS", "anti": "ANTI or NOT EXISTS"}
+        raise ViewRefused(
+            "STREAM_ON_BUILD_SIDE",
+            f"stream {_named(node)} is the stored side of a {words.get(node.kind, node.kind.upper())} join, "
+            "so all of it would have to be kept",
+            hint="put the stream on the preserved (left) side, or group it before the join",
+        )
+
+
+def _named(node: Node) -> str:
+    return ", ".join(sorted(streams_in(node)))
+
+
+class _Splitter:
+    """One walk from the root: below a first grouping everything becomes pipelines."""
+
+    def __init__(self) -> None:
+        self.states: list[State] = []
+        self.streams: list[StreamPipeline] = []
+        self.statics: list[StaticPipeline] = []
+        self._cut: dict[int, Node] = {}
+        self._static: dict[int, Scan] = {}
+
+    def run(self, root: Node) -> SplitPlan:
+        check(root)
+        upper = self._upper(root)
+        return SplitPlan(tuple(self.states), tuple(self.streams), tuple(self.statics), upper)
+
+    def _upper(self, node: Node) -> Node:
+        if id(node) in self._cut:
+            return self._cut[id(node)]
+        if isinstance(node, Aggregate) and _reads_ungrouped(node.child):
+            done = self._break(node)
+        else:
+            children = tuple(self._upper(c) for c in node.children)
+            same = all(a is b for a, b in zip(children, node.children, strict=True))
+            done = node if same else node.with_children(children)
+        self._cut[id(node)] = done
+        return done
+
+    def _break(self, node: Aggregate) -> Node:
+        """Replace a first grouping by its finals over merged states."""
+        lower = self._materialise_statics(node.child)
+        pieces = _pieces(lower)
+        split_aggs = [(out, a) for out, a in node.aggs if is_mergeable(a)]
+        merged, finals = self._groups(node, pieces, split_aggs)
+        for out, agg in node.aggs:
+            if not is_mergeable(agg):
+                merged, value = self._values(node, pieces, merged, agg)
+                finals[out.id] = value
+        keys = [(out, merged.output[i]) for i, (out, _) in enumerate(node.keys)]
+        return Project(merged, (*keys, *((out, finals[out.id]) for out, _ in node.aggs)))
+
+    def _groups(
+        self, node: Aggregate, pieces: Sequence[_Piece], aggs: Sequence[tuple[Column, Agg]]
+    ) -> tuple[Node, dict[int, Expr]]:
+        """The state of one row a group, its pipelines, and the finals over its merged rows."""
+        partials: dict[Agg, Column] = {}
+        recipes: list[tuple[Column, list[Agg], Agg]] = []
+        for out, agg in aggs:
+            parts = decompose(agg)
+            for p in parts.partials:
+                partials.setdefault(p, Column(p.type, fresh_id(), f"a{len(partials)}"))
+            recipes.append((out, list(parts.partials), agg))
+        if not node.keys and not partials:
+            # A global aggregate must say that rows came even when no partial column does.
+            counted = Agg(BIGINT, "count", ())
+            partials[counted] = Column(BIGINT, fresh_id(), "a0")
+        state = self._state(node, "groups", node.keys, partials)
+        for piece in pieces:
+            self.streams.append(StreamPipeline(piece.stream, state.name, piece.grouped(node.keys, partials, state)))
+        merged: Node = Scan.of("state", state.name, state.schema)
+        by_name = {c.name: c for c in merged.output}
+        finals: dict[int, Expr] = {}
+        for out, parts_of, agg in recipes:
+            finals[out.id] = decompose(agg).final([by_name[partials[p].name] for p in parts_of])
+        return merged, finals
+
+    def _values(self, node: Aggregate, pieces: Sequence[_Piece], merged: Node, agg: Agg) -> tuple[Node, Expr]:
+        """A state of argument values for an aggregate that needs them, joined to the groups."""
+        distinct = agg.distinct
+        wanted = [Call(BOOLEAN, "isnotnull", (a,)) for a in agg.args] if distinct and agg.fn == "count" else []
+        condition = all_of([*([agg.filter] if agg.filter else []), *wanted])
+        values = tuple((Column.fresh(f"arg{i}", a.type), a) for i, a in enumerate(agg.args))
+        partials = {} if distinct else {Agg(BIGINT, "count", ()): Column(BIGINT, fresh_id(), "a0")}
+        state = self._state(node, "distinct" if distinct else "multiset", (*node.keys, *values), partials)
+        for piece in pieces:
+            plan = piece.filtered(condition).grouped((*node.keys, *values), partials, state)
+            self.streams.append(StreamPipeline(piece.stream, state.name, plan))
+        rows: Node = Scan.of("state", state.name, state.schema)
+        n = len(node.keys)
+        if not distinct:
+            rows = _repeated(rows, rows.output[-1])
+        keys = tuple((Column.fresh(c.name, c.type), c) for c in rows.output[:n])
+        args = tuple(rows.output[n : n + len(agg.args)])
+        out = Column.fresh(agg.fn, agg.type)
+        final = replace(agg, args=args, distinct=False, filter=None)
+        grouped = Aggregate(rows, keys, ((out, final),))
+        pairs = [(merged.output[i], k) for i, (k, _) in enumerate(keys)]
+        joined = join_on_keys(merged, grouped, pairs)
+        value: Expr = out
+        if agg.fn == "count":
+            value = Call(BIGINT, "coalesce", (out, Literal(BIGINT, 0)))
+        return joined, value
+
+    def _state(
+        self,
+        node: Aggregate,
+        kind: StateKind,
+        keys: Sequence[tuple[Column, Expr]],
+        partials: dict[Agg, Column],
+    ) -> State:
+        named = tuple(Column(c.type, fresh_id(), f"k{i}") for i, (c, _) in enumerate(keys))
+        labels = (*(c.name for c, _ in keys), *(_label(a) for a in partials))
+        state = State(f"s{len(self.states)}", kind, named, tuple((c, a) for a, c in partials.items()), labels)
+        for column in (*named, *partials.values()):
+            if not column.type.is_native:
+                raise ViewRefused(
+                    "STATE_TYPE_NOT_SUPPORTED",
+                    f"the view would keep {column.type.sql} values in its state",
+                    hint="group by and aggregate plain columns; arrays, structs and maps are not kept yet",
+                )
+        self.states.append(state)
+        return state
+
+    def _materialise_statics(self, node: Node) -> Node:
+        """Replace each largest stream-free join input below the grouping by a scan of its result."""
+
+        def visit(part: Node) -> Node:
+            if isinstance(part, Join):
+                left, right = (
+                    self._static_scan(side) if not streams_in(side) else visit(side) for side in (part.left, part.right)
+                )
+                return part.with_children((left, right))
+            children = tuple(visit(c) for c in part.children)
+            same = all(a is b for a, b in zip(children, part.children, strict=True))
+            return part if same else part.with_children(children)
+
+        return visit(node) if streams_in(node) else node
+
+    def _static_scan(self, plan: Node) -> Node:
+        if isinstance(plan, Values):
+            return plan
+        if id(plan) not in self._static:
+            pipeline = StaticPipeline(f"b{len(self.statics)}", plan)
+            self.statics.append(pipeline)
+            self._static[id(plan)] = Scan(
+                "static", pipeline.name, tuple(f.name for f in pipeline.schema), tuple(plan.output)
+            )
+        return self._static[id(plan)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """One UNION ALL branch below a grouping: a single stream's rows, or static rows."""
+
+    stream: str | None
+    plan: Node
+
+    def filtered(self, condition: Expr) -> _Piece:
+        return self if isinstance(condition, Literal) else replace(self, plan=Filter(self.plan, condition))
+
+    def grouped(self, keys: Sequence[tuple[Column, Expr]], partials: dict[Agg, Column], state: State) -> Node:
+        """Partial grouping of the piece's rows, put out in the state's columns."""
+        outs = tuple((Column.fresh(s.name, s.type), e) for s, (_, e) in zip(state.keys, keys, strict=True))
+        aggs = tuple((Column.fresh(c.name, c.type), a) for a, c in partials.items())
+        return Aggregate(self.plan, outs, aggs)
+
+
+def _pieces(lower: Node) -> list[_Piece]:
+    """The branches of a grouping's input, one stream each (a UNION ALL breaks no pipeline)."""
+    if len(streams_in(lower)) == 1 and not any(isinstance(n, UnionAll) for n in walk_plan(lower)):
+        return [_Piece(next(iter(streams_in(lower))), lower)]
+    for node in walk_plan(lower):
+        if isinstance(node, UnionAll) and streams_in(node):
+            found = []
+            for branch in node.inputs:
+                aligned = Project(branch, tuple(zip(node.columns, branch.output, strict=True)))
+                found += _pieces(_replace(lower, node, aligned))
+            return found
+    streams = streams_in(lower)
+    return [_Piece(next(iter(streams)) if streams else None, lower)]
+
+
+def _replace(root: Node, old: Node, new: Node) -> Node:
+    def visit(node: Node) -> Node:
+        if node is old:
+            return new
+        children = tuple(visit(c) for c in node.children)
+        same = all(a is b for a, b in zip(children, node.children, strict=True))
+        return node if same else node.with_children(children)
+
+    return visit(root)
+
+
+def _reads_ungrouped(node: Node) -> bool:
+    """Whether a stream reaches ``node`` without a grouping between."""
+    if isinstance(node, Aggregate):
+        return False
+    if isinstance(node, Scan):
+        return node.kind == "stream"
+    return any(_reads_ungrouped(c) for c in node.children)
+
+
+def _repeated(rows: Node, count: Column) -> Node:
+    """Each row as often as its multiplicity says: only Spark SQL can say that."""
+    names = [f"c{i}" for i in range(len(rows.output))]
+    inner = renaming(rows, names)
+    kept = names[:-1]
+    text = f"SELECT {', '.join(kept) or '1 AS one'} FROM input LATERAL VIEW explode(sequence(1L, {names[-1]})) r AS i"
+    outputs = tuple(Column.fresh(c.name, c.type) for c in rows.output[:-1])
+    return SparkSql(text, ("input",), (inner,), outputs, "an aggregate with no fixed-size state")
+
+
+def _label(agg: Agg) -> str:
+    inside = ", ".join(c.name for a in agg.args for c in columns(a)) or "1"
+    return f"{agg.fn}({inside})"

@@ -1,0 +1,124 @@
+"""What a statement answers: rows, in whatever shape the caller likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pandas
+    from pyspark.sql import DataFrame
+
+_SHOWN = 20
+
+
+class Result:
+    """Rows of an answer; prints as a table, and as HTML in a notebook.
+
+    >>> Result(pa.table({"part": ["bolt"], "n": [3]})).rows()
+    [('bolt', 3)]
+    >>> print(Result(pa.table({"part": ["bolt"], "n": [3]})))
+    part | n
+    -----+--
+    bolt | 3
+    """
+
+    def __init__(
+        self, table: pa.Table, *, message: str = "", spark: Callable[[pa.Table], DataFrame] | None = None
+    ) -> None:
+        self._table = table
+        self._spark = spark
+        self.message = message
+        """What the statement did, for statements that have no rows to show."""
+
+    def arrow(self) -> pa.Table:
+        """The rows as an Arrow table."""
+        return self._table
+
+    def pandas(self) -> pandas.DataFrame:
+        """The rows as a pandas DataFrame."""
+        return self._table.to_pandas()
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The rows as Python tuples."""
+        columns = [c.to_pylist() for c in self._table.columns]
+        return list(zip(*columns, strict=True)) if columns else []
+
+    def spark(self) -> DataFrame:
+        """The rows as a Spark DataFrame of the database's session."""
+        if self._spark is None:
+            raise ValueError("this result has no database behind it")
+        return self._spark(self._table)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._table.column_names)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows())
+
+    def show(self, n: int = _SHOWN) -> None:
+        """Print the first ``n`` rows."""
+        print(self.text(n))
+
+    def text(self, n: int = _SHOWN) -> str:
+        """The first ``n`` rows as aligned text (plans and descriptions are never cut)."""
+        if not self._table.column_names:
+            return self.message
+        if self._whole:
+            n = len(self)
+        head = self._table.slice(0, n)
+        cells = [[_cell(v, cut=not self._whole) for v in c.to_pylist()] for c in head.columns]
+        right = [
+            pa.types.is_integer(f.type) or pa.types.is_floating(f.type) or pa.types.is_decimal(f.type)
+            for f in head.schema
+        ]
+        widths = [
+            max([len(name), *(len(v) for v in column)])
+            for name, column in zip(self._table.column_names, cells, strict=True)
+        ]
+        lines = [
+            " | ".join(name.ljust(w) for name, w in zip(self._table.column_names, widths, strict=True)).rstrip(),
+            "-+-".join("-" * w for w in widths),
+        ]
+        for row in zip(*cells, strict=True):
+            lines.append(
+                " | ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(row, widths, right, strict=True)).rstrip()
+            )
+        if len(self) > n:
+            lines.append(f"... {len(self) - n:,} more row{'' if len(self) - n == 1 else 's'}")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        if not self._table.column_names:
+            return f"<p>{escape(self.message)}</p>"
+        head = "".join(f"<th>{escape(n)}</th>" for n in self._table.column_names)
+        shown = self._table.slice(0, _SHOWN)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in row) + "</tr>" for row in Result(shown).rows()
+        )
+        more = f"<p>{len(self) - _SHOWN:,} more rows</p>" if len(self) > _SHOWN else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cell(value: Any, *, cut: bool = True) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.hex().upper()
+    text = str(value)
+    return text if len(text) <= 60 or not cut else f"{text[:57]}..."

@@ -1,0 +1,42 @@
+"""What every part of an open database shares: its store, its engines, its settings."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.catalog import Catalog
+from headrace.engine.session import Session
+from headrace.engine.worker import Worker
+from headrace.settings import Settings
+from headrace.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class Runtime:
+    """The open parts of a database. ``catalog`` is replaced as a whole, never changed."""
+
+    store: Store
+    settings: Settings
+    session: Session
+    worker: Worker
+    catalog: Catalog = field(default_factory=Catalog)
+    tables_lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held by whoever changes a table or a definition: a view being made must see tables stand still."""
+    writer_version: int = 0
+    """The catalog version the writer thread has committed; ahead of ``catalog`` for a moment during DDL."""
+    _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.session.get()
+
+    def scratch_file(self, suffix: str) -> Path:
+        """A fresh path for a file of a running statement; swept when the database is next opened."""
+        return self.store.scratch / f"f{next(self._files)}{suffix}"

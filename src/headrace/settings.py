@@ -1,0 +1,77 @@
+"""Settings of a database: those that change answers are pinned, the rest only change speed.
+
+Pinned settings are stored when a database is created and hold for its life,
+whatever session opens it later.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+from headrace.errors import HeadraceError
+
+ENGINES = ("auto", "native", "tasks", "spark")
+
+PINNED_SPARK = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+}
+"""What Headrace's answers mean in Spark's own settings, beside the time zone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a database behaves; give them to :func:`headrace.connect` by name."""
+
+    time_zone: str = "UTC"
+    """Pinned: the session time zone of the database."""
+    engine: str = "auto"
+    """Where stream fragments run: auto, or always native, tasks or spark."""
+    task_bytes: int = 32 * 1024 * 1024
+    """Input of at least this many bytes runs as Spark tasks; below it, a Spark job costs more than it saves."""
+    tasks: int = 0
+    """How many tasks a bulk input is cut into; 0 means as many as Spark has cores."""
+    compact_rows: int = 32_768
+    """A state relation is merged once this many appended rows (or as many as it has groups) have come."""
+    driver_memory: str = "2g"
+    """Memory of the Spark driver Headrace starts itself."""
+    memory_limit: str = "4GB"
+    """Memory the embedded store may use before it spills to disk."""
+
+    @staticmethod
+    def of(given: Mapping[str, Any]) -> Settings:
+        """The settings ``given`` by name; unknown names and wrong values are errors."""
+        known = {f.name: f for f in fields(Settings)}
+        for name in given:
+            if name not in known:
+                raise HeadraceError(
+                    "UNKNOWN_SETTING", f"there is no setting {name}", hint=f"settings: {', '.join(sorted(known))}"
+                )
+        settings = Settings(**given)
+        if settings.engine not in ENGINES:
+            raise HeadraceError(
+                "INVALID_SETTING", f"engine is {settings.engine!r}", hint=f"engine is one of {', '.join(ENGINES)}"
+            )
+        for name in ("task_bytes", "tasks", "compact_rows"):
+            value = getattr(settings, name)
+            if not isinstance(value, int) or value < 0:
+                raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a whole number, 0 or more")
+        if settings.time_zone not in available_timezones():
+            raise HeadraceError(
+                "INVALID_SETTING", f"time_zone {settings.time_zone!r} is not known", hint="for example 'Europe/Berlin'"
+            )
+        ZoneInfo(settings.time_zone)
+        return settings
+
+
+def cores() -> int:
+    """The processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,442 @@
+"""Queries to plans: names resolved, types given, everything checked.
+
+One query block becomes scan/join → filter → aggregate → project → sort. A block
+that holds something outside the algebra (a window function, a subquery in an
+expression, INTERSECT …) becomes a :class:`SparkSql` node: its text goes to Spark
+as written, over whatever of its inputs *is* inside the algebra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from sqlglot import exp
+
+from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of
+from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.plan.exprs import Column, Expr, Literal
+from headrace.plan.nodes import (
+    ONE_ROW,
+    Aggregate,
+    Join,
+    Node,
+    Project,
+    Scan,
+    Sort,
+    SparkSql,
+    UnionAll,
+    Values,
+    renaming,
+)
+from headrace.sql.blocks import Block, boolean
+from headrace.sql.coercion import cast, common_type
+from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_cast_for_store, bind_expr, position_of
+from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
+from headrace.sql.scope import Scope, Source
+from headrace.sql.statements import DIALECT, parse
+from headrace.sql.statements import CreateView as CreateViewStatement
+from headrace.types import BOOLEAN, Field, Schema
+
+
+class QueryAnalyzer(Analyzer, Protocol):
+    """Spark's analyzer, for whole blocks too."""
+
+    def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
+        """The columns Spark gives ``text`` over empty relations of these names; SqlError if it refuses."""
+
+
+Ctes = Mapping[str, Node]
+
+_SELECT_PARTS = {
+    "with_",
+    "kind",
+    "expressions",
+    "from_",
+    "joins",
+    "where",
+    "group",
+    "having",
+    "distinct",
+    "order",
+    "limit",
+    "offset",
+}
+_SET_PARTS = {"with_", "this", "expression", "distinct", "by_name", "order", "limit", "offset"}
+_TABLE_PARTS = {"this", "alias", "db", "catalog"}
+
+
+class Binder:
+    """Binds the queries of one statement against one catalog."""
+
+    def __init__(self, catalog: Catalog, analyzer: QueryAnalyzer) -> None:
+        self.catalog = catalog
+        self.analyzer = analyzer
+        self._scans: dict[str, Node] = {}
+
+    # Entry points
+
+    def query(self, tree: exp.Expr) -> Node:
+        """The plan of a query; its output columns carry the names the user sees."""
+        return self._query(tree, {})
+
+    def assignment(self, tree: exp.Expr, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
+        """The plan whose rows, in the relation's own columns and types, an INSERT stores."""
+        targets = _targets(relation, columns, at)
+        source = self._query(tree, {})
+        if len(source.output) != len(targets):
+            raise SqlError(
+                "INSERT_COLUMN_ARITY_MISMATCH",
+                f"{relation.name} takes {len(targets)} values ({', '.join(f.name for f in targets)}), "
+                f"but {len(source.output)} are given",
+                position=at,
+            )
+        given = {f.name: (c, f) for f, c in zip(targets, source.output, strict=True)}
+        exprs: list[tuple[Column, Expr]] = []
+        for column in relation.columns:
+            out = Column.fresh(column.name, column.type)
+            if column.name in given:
+                value, _ = given[column.name]
+                exprs.append((out, bind_cast_for_store(value, column.type, column.name, at)))
+            else:
+                exprs.append((out, Literal(column.type, None)))
+        return Project(source, tuple(exprs))
+
+    # Queries
+
+    def _query(self, tree: exp.Expr, ctes: Ctes) -> Node:
+        ctes = self._ctes(tree, ctes)
+        try:
+            if isinstance(tree, exp.Select):
+                return self._select(tree, ctes)
+            if isinstance(tree, exp.SetOperation):
+                return self._set_operation(tree, ctes)
+            if isinstance(tree, exp.Subquery):
+                return self._parenthesised(tree, ctes)
+            if isinstance(tree, exp.Values):
+                return self._values(tree)
+            if isinstance(tree, exp.Table):
+                return renaming(self._relation(tree, ctes))
+        except OutsideAlgebra as outside:
+            return self._spark_block(tree, ctes, outside.reason)
+        raise NotYetSupported(f"{tree.sql(DIALECT)[:40]} as a query", position=position_of(tree))
+
+    def _ctes(self, tree: exp.Expr, outer: Ctes) -> Ctes:
+        clause = tree.args.get("with_")
+        if clause is None:
+            return outer
+        if clause.args.get("recursive"):
+            raise NotYetSupported("WITH RECURSIVE", position=position_of(clause))
+        known = dict(outer)
+        for cte in clause.expressions:
+            node = self._query(cte.this, known)
+            alias = cte.args["alias"]
+            names = [c.name for c in alias.args.get("columns") or ()]
+            known[alias.name.lower()] = renaming(node, _column_names(node, names, alias)) if names else node
+        return known
+
+    def _select(self, tree: exp.Select, ctes: Ctes) -> Node:
+        _only(tree, _SELECT_PARTS, "this clause")
+        child, scope = self._from(tree, ctes)
+        block = Block(tree, child, scope, self.analyzer)
+        return block.plan()
+
+    def _parenthesised(self, tree: exp.Subquery, ctes: Ctes) -> Node:
+        _only(tree, {"this", "alias", "with_", "order", "limit", "offset"}, "this clause after a subquery")
+        return self._order_and_limit(tree, self._query(tree.this, ctes))
+
+    def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Node:
+        _only(tree, _SET_PARTS, "this clause of a set operation")
+        if not isinstance(tree, exp.Union) or tree.args.get("by_name"):
+            raise OutsideAlgebra(f"{type(tree).__name__.upper()}", position_of(tree))
+        left, right = self._query(tree.this, ctes), self._query(tree.expression, ctes)
+        if len(left.output) != len(right.output):
+            raise SqlError(
+                "NUM_COLUMNS_MISMATCH",
+                f"UNION joins {len(left.output)} columns with {len(right.output)}",
+                position=position_of(tree),
+            )
+        types = []
+        for a, b in zip(left.output, right.output, strict=True):
+            both = common_type((a.type, b.type))
+            if both is None:
+                raise OutsideAlgebra(f"a UNION of {a.type.sql} with {b.type.sql}", position_of(tree))
+            types.append(both)
+        inputs = tuple(
+            Project(n, tuple((Column.fresh(c.name, t), cast(c, t)) for c, t in zip(n.output, types, strict=True)))
+            for n in (left, right)
+        )
+        columns = tuple(Column.fresh(c.name, t) for c, t in zip(left.output, types, strict=True))
+        node: Node = UnionAll(inputs, columns)
+        if tree.args.get("distinct"):
+            node = Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in columns), ())
+        return self._order_and_limit(tree, node)
+
+    def _order_and_limit(self, tree: exp.Expr, node: Node) -> Node:
+        """ORDER BY and LIMIT over a whole query: keys name its output columns."""
+        limit, offset = limit_of(tree, self.analyzer)
+        order = tree.args.get("order")
+        if order is None and limit is None and not offset:
+            return node
+        scope = Scope([Source("", node.output)])
+        keys = []
+        for item in order.expressions if order is not None else ():
+            keys.append(
+                sort_key(item, bind_ordinal(item.this, node.output) or bind_expr(item.this, scope, self.analyzer))
+            )
+        return Sort(node, tuple(keys), limit, offset)
+
+    def _values(self, tree: exp.Values) -> Node:
+        rows = [
+            tuple(bind_expr(e, Scope(), self.analyzer) for e in (r.expressions if isinstance(r, exp.Tuple) else [r]))
+            for r in tree.expressions
+        ]
+        width = len(rows[0])
+        for row, item in zip(rows, tree.expressions, strict=True):
+            if len(row) != width:
+                raise SqlError(
+                    "INVALID_INLINE_TABLE",
+                    f"a VALUES row has {len(row)} values where the first has {width}",
+                    position=position_of(item),
+                )
+        types = []
+        for i in range(width):
+            both = common_type(r[i].type for r in rows)
+            if both is None:
+                raise SqlError(
+                    "INVALID_INLINE_TABLE", f"column {i + 1} of VALUES mixes types", position=position_of(tree)
+                )
+            types.append(both)
+        alias = tree.args.get("alias")
+        names = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
+        columns = tuple(Column.fresh(names[i] if names else f"col{i + 1}", t) for i, t in enumerate(types))
+        return Values(columns, tuple(tuple(cast(e, t) for e, t in zip(r, types, strict=True)) for r in rows))
+
+    # FROM
+
+    def _from(self, tree: exp.Select, ctes: Ctes) -> tuple[Node, Scope]:
+        clause = tree.args.get("from_")
+        if clause is None:
+            return ONE_ROW, Scope()
+        node, source = self._item(clause.this, ctes)
+        scope = Scope([source])
+        for join in [*(clause.this.args.get("joins") or ()), *(tree.args.get("joins") or ())]:
+            node = self._join(node, scope, join, ctes)
+        return node, scope
+
+    def _item(self, item: exp.Expr, ctes: Ctes) -> tuple[Node, Source]:
+        """A FROM item under fresh columns, and its name."""
+        alias = item.args.get("alias")
+        if isinstance(item, exp.Table):
+            _only(item, _TABLE_PARTS | {"joins"}, "this clause of a relation")
+            if alias is not None and not isinstance(alias.this, exp.Identifier | None):
+                raise NotYetSupported(
+                    f"{item.sql(DIALECT)}: reading a stream from a position", position=position_of(item)
+                )
+            node = renaming(self._relation(item, ctes))
+        elif isinstance(item, exp.Subquery):
+            _only(item, {"this", "alias", "with_", "order", "limit", "offset", "joins"}, "this clause after a subquery")
+            node = renaming(self._query(item.this, self._ctes(item, ctes)))
+        elif isinstance(item, exp.Values):
+            node = renaming(self._values(item))
+        else:
+            raise OutsideAlgebra(f"{type(item).__name__} in FROM", position_of(item))
+        names = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
+        if names:
+            node = renaming(node.child, _column_names(node, names, item))
+        return node, Source(item.alias_or_name, node.output)
+
+    def _relation(self, table: exp.Table, ctes: Ctes) -> Node:
+        if not isinstance(table.this, exp.Identifier):
+            raise OutsideAlgebra("a table-valued function", position_of(table))
+        if table.args.get("db") or table.args.get("catalog"):
+            raise NotYetSupported("names with a schema or catalog", position=position_of(table))
+        name = table.name.lower()
+        if name in ctes:
+            return ctes[name]
+        if name not in self._scans:
+            self._scans[name] = self._scan(self.catalog.get(table.name, position=position_of(table)))
+        return self._scans[name]
+
+    def _scan(self, relation: Relation) -> Node:
+        if isinstance(relation, View) and not relation.continuous:
+            statement = parse(relation.text)
+            assert isinstance(statement, CreateViewStatement)
+            plan = Binder(self.catalog, self.analyzer).query(statement.query)
+            return renaming(plan, [f.name for f in relation.columns])
+        kind = kind_of(relation)
+        assert kind in ("stream", "table", "view")
+        return Scan.of(kind, relation.name, relation.columns)  # type: ignore[arg-type]
+
+    def _join(self, left: Node, scope: Scope, join: exp.Join, ctes: Ctes) -> Node:
+        _only(join, {"this", "side", "kind", "on", "using", "method"}, "this kind of join")
+        right, source = self._item(join.this, ctes)
+        side, kind = (join.side or "").upper(), (join.kind or "").upper()
+        name = {("LEFT", "SEMI"): "semi", ("", "SEMI"): "semi", ("LEFT", "ANTI"): "anti", ("", "ANTI"): "anti"}.get(
+            (side, kind)
+        ) or {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}.get(side)
+        if name is None or kind not in ("", "INNER", "OUTER", "CROSS", "SEMI", "ANTI"):
+            raise OutsideAlgebra(f"a {side} {kind} join".replace("  ", " "), position_of(join))
+        both = Scope([*scope.sources, source], scope.extras)
+        using = self._using(join, scope, source)
+        if using:
+            if name in ("right", "full"):
+                raise OutsideAlgebra(f"USING in a {name} join", position_of(join))
+            condition: Expr = boolean(_using_condition(using), both, self.analyzer)
+            hidden = frozenset(source_column(source, n).id for n, _ in using)
+            source = replace(source, hidden=hidden)
+        elif (on := join.args.get("on")) is not None:
+            condition = boolean(on, both, self.analyzer)
+        else:
+            condition = Literal(BOOLEAN, True)
+        if name not in ("semi", "anti"):
+            scope.sources.append(source)
+        if name == "right":
+            joined = Join("left", right, left, condition)
+            return Project(joined, tuple((c, c) for c in (*left.output, *right.output)))
+        return Join(name, left, right, condition)  # type: ignore[arg-type]
+
+    def _using(self, join: exp.Join, scope: Scope, right: Source) -> list[tuple[str, tuple[str, ...]]]:
+        """The (right column, left name parts) pairs of USING or NATURAL."""
+        names = [i.name for i in join.args.get("using") or ()]
+        if (join.args.get("method") or "").upper() == "NATURAL":
+            left = {c.name.lower() for s in scope.sources for c in s.columns if c.id not in s.hidden}
+            names = [c.name for c in right.columns if c.name.lower() in left]
+        found = []
+        for name in names:
+            column = scope.column((name,), position_of(join))
+            holder = next(s for s in scope.sources if column in s.columns)
+            found.append((name, (holder.name, column.name)))
+            source_column(right, name, position_of(join))
+        return [(n, (*left_parts, right.name)) for n, left_parts in found]
+
+    # Outside the algebra
+
+    def _spark_block(self, tree: exp.Expr, ctes: Ctes, reason: str) -> Node:
+        """The block as Spark SQL text over the plans of its parts that the algebra can say."""
+        inputs: dict[str, Node] = {}
+
+        def take(node: Node) -> str:
+            for name, known in inputs.items():
+                if known is node:
+                    return name
+            name = f"__in{len(inputs)}"
+            inputs[name] = node
+            return name
+
+        tree = tree.copy()
+        tree.set("with_", None)  # its CTEs are bound already, each under its name
+
+        def visit(part: exp.Expr, local: Ctes, known: set[str]) -> None:
+            for child in list(part.iter_expressions()):
+                if isinstance(child, exp.Subquery | exp.Select | exp.SetOperation) and not isinstance(part, exp.CTE):
+                    bound = self._bind_alone(child, local)
+                    if bound is not None:
+                        query = exp.select("*").from_(exp.to_table(take(bound)))
+                        child.replace(_in_place(child, query))
+                        continue
+                if isinstance(child, exp.Table) and isinstance(child.this, exp.Identifier):
+                    if child.name.lower() not in known:
+                        name = take(self._relation(child, local))
+                        alias = child.alias_or_name
+                        child.set("this", exp.to_identifier(name, quoted=True))
+                        if not child.args.get("alias"):
+                            child.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+                    continue
+                inner = known
+                if child.args.get("with_") is not None:
+                    inner = known | {c.alias.lower() for c in child.args["with_"].expressions}
+                visit(child, local, inner)
+
+        holder = exp.Subquery(this=tree)
+        visit(tree, ctes, set())
+        del holder
+        text = tree.sql(DIALECT)
+        names = tuple(inputs)
+        nodes = tuple(_named_input(n) for n in inputs.values())
+        schemas = {n: tuple(Field(c.name, c.type) for c in node.output) for n, node in zip(names, nodes, strict=True)}
+        schema = self.analyzer.query_schema(text, schemas)
+        columns = tuple(Column.fresh(f.name, f.type) for f in schema)
+        return SparkSql(text, names, nodes, columns, reason)
+
+    def _bind_alone(self, tree: exp.Expr, ctes: Ctes) -> Node | None:
+        """The subquery's plan if it stands alone (not correlated) inside the algebra."""
+        if isinstance(tree, exp.Subquery):
+            tree = tree.this
+        try:
+            node = self._query(tree, ctes)
+        except (SqlError, OutsideAlgebra):
+            # Correlated, or wrong: Spark sees the text in its place and says which.
+            return None
+        return None if isinstance(node, SparkSql) else node
+
+
+def _in_place(child: exp.Expr, query: exp.Select) -> exp.Expr:
+    """``query`` standing where ``child`` stood, under the same alias."""
+    if isinstance(child, exp.Subquery):
+        return exp.Subquery(this=query, alias=child.args.get("alias"))
+    return query
+
+
+def _named_input(node: Node) -> Node:
+    """An input with distinct column names, as a relation Spark can be handed."""
+    seen: set[str] = set()
+    for column in node.output:
+        if column.name.lower() in seen:
+            return renaming(node, [f"_{i}" for i in range(len(node.output))])
+        seen.add(column.name.lower())
+    return node
+
+
+def _only(tree: exp.Expr, known: set[str], what: str) -> None:
+    """Leave the block to Spark if it has a part the binder does not look at."""
+    for part, value in tree.args.items():
+        if value and part not in known:
+            raise OutsideAlgebra(f"{part.strip('_').upper()} ({what})", position_of(tree))
+
+
+def _targets(relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Schema:
+    if not columns:
+        return relation.columns
+    by_name = {f.name.lower(): f for f in relation.columns}
+    found: list[Field] = []
+    for name in columns:
+        column = by_name.get(name.lower())
+        if column is None:
+            raise SqlError(
+                "UNRESOLVED_COLUMN",
+                f"{relation.name} has no column {name}",
+                position=at,
+                hint=f"it has {', '.join(f.name for f in relation.columns)}",
+            )
+        if column in found:
+            raise SqlError("COLUMN_ALREADY_EXISTS", f"column {name} is named twice", position=at)
+        found.append(column)
+    return tuple(found)
+
+
+def _column_names(node: Node, names: list[str], at: exp.Expr) -> list[str]:
+    if len(names) != len(node.output):
+        raise SqlError(
+            "ASSIGNMENT_ARITY_MISMATCH",
+            f"{len(names)} column names are given for {len(node.output)} columns",
+            position=position_of(at),
+        )
+    return names
+
+
+def source_column(source: Source, name: str, position: Position | None = None) -> Column:
+    return Scope([source]).column((name,), position)
+
+
+def _using_condition(pairs: list[tuple[str, tuple[str, ...]]]) -> exp.Expr:
+    equalities: list[exp.Expr] = []
+    for name, (left, left_name, right) in ((n, p) for n, p in pairs):
+        equalities.append(
+            exp.EQ(
+                this=exp.column(left_name, table=left, quoted=True),
+                expression=exp.column(name, table=right, quoted=True),
+            )
+        )
+    return exp.and_(*equalities) if equalities else exp.true()

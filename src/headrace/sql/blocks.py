@@ -1,0 +1,355 @@
+"""One SELECT block over its bound FROM clause.
+
+Aggregate calls are bound in place with everything else, then *lifted*: what
+equals a grouping expression becomes that key's column, an aggregate becomes the
+grouping's column, and a column left over is neither: the query is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from headrace.errors import NotYetSupported, SqlError
+from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, substitute, walk
+from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
+from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
+from headrace.sql.naming import output_name
+from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
+from headrace.sql.scope import OutputScope, Scope
+from headrace.types import BOOLEAN, DAY_TIME, VOID
+
+
+@dataclass(frozen=True)
+class Item:
+    """A select-list item after stars are expanded."""
+
+    name: str
+    expr: Expr
+    tree: exp.Expr
+
+
+def boolean(tree: exp.Expr, scope: Scope | OutputScope, analyzer: Analyzer) -> Expr:
+    """A condition; anything but a boolean is an error."""
+    expr = bind_expr(tree, scope, analyzer)
+    if expr.type == VOID:
+        return Literal(BOOLEAN, None)
+    if expr.type != BOOLEAN:
+        raise SqlError(
+            "DATATYPE_MISMATCH",
+            f"a condition must be boolean, but this is {expr.type.sql}",
+            position=position_of(tree),
+            hint="compare it with something",
+        )
+    return expr
+
+
+class Block:
+    """Builds the plan of one SELECT."""
+
+    def __init__(self, tree: exp.Select, child: Node, scope: Scope, analyzer: Analyzer) -> None:
+        self.tree = tree
+        self.child = child
+        self.scope = scope
+        self.analyzer = analyzer
+
+    def plan(self) -> Node:
+        where = self.tree.args.get("where")
+        if where is not None:
+            condition = boolean(where.this, self.scope, self.analyzer)
+            _refuse_aggregates(condition, where, "WHERE")
+            if condition != TRUE:
+                self.child = Filter(self.child, condition)
+        windows = self._windows()
+        items = self._items()
+        keys = self._keys(items, windows)
+        having = self.tree.args.get("having")
+        order = self.tree.args.get("order")
+        aggregates = any(_has_aggregate(i.expr) for i in items)
+        if keys is None and not aggregates and having is None and not self._orders_by_aggregate(order):
+            return self._finish(items, [i.expr for i in items], None)
+        lift = Lift(keys or [], windows.values)
+        lifted = [lift.expr(i.expr, i.tree) for i in items]
+        condition = self._having(having, items, lifted, lift) if having is not None else TRUE
+        sorts = self._sort_exprs(items, lifted, lift)
+        grouped: Node = Aggregate(self._without_null_windows(windows), tuple(lift.keys), tuple(lift.aggs()))
+        if condition != TRUE:
+            grouped = Filter(grouped, condition)
+        self.child = grouped
+        return self._finish(items, lifted, sorts)
+
+    # The select list
+
+    def _items(self) -> list[Item]:
+        items: list[Item] = []
+        for tree in self.tree.expressions:
+            if isinstance(tree, exp.Star) or (isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star)):
+                items += self._star(tree)
+                continue
+            inner = tree.this if isinstance(tree, exp.Alias) else tree
+            if isinstance(tree, exp.Aliases):
+                raise OutsideAlgebra("several aliases for one item", position_of(tree))
+            name = tree.alias if isinstance(tree, exp.Alias) else output_name(tree)
+            items.append(Item(name, bind_expr(inner, self.scope, self.analyzer), inner))
+        return items
+
+    def _star(self, tree: exp.Expr) -> list[Item]:
+        star = tree if isinstance(tree, exp.Star) else tree.this
+        if star.args.get("replace") or star.args.get("rename"):
+            raise OutsideAlgebra("* with REPLACE or RENAME", position_of(tree))
+        qualifier = tree.args["table"].name if isinstance(tree, exp.Column) else None
+        columns = self.scope.star(qualifier, position_of(tree))
+        left_out = {c.name.lower() for c in star.args.get("except_") or ()}
+        return [Item(c.name, c, tree) for c in columns if c.name.lower() not in left_out]
+
+    # GROUP BY
+
+    def _keys(self, items: list[Item], windows: Windows) -> list[tuple[Column, Expr]] | None:
+        group = self.tree.args.get("group")
+        if group is None:
+            return None
+        for part in ("grouping_sets", "cube", "rollup", "totals"):
+            if group.args.get(part):
+                raise OutsideAlgebra(f"GROUP BY {part.upper().replace('_', ' ')}", position_of(group))
+        if group.args.get("all"):
+            found = [i.expr for i in items if not _has_aggregate(i.expr)]
+        else:
+            found = [self._key(tree, items) for tree in group.expressions]
+        keys: list[tuple[Column, Expr]] = []
+        for expr in found:
+            expr = windows.key(expr)
+            _refuse_aggregates(expr, group, "GROUP BY")
+            if not any(expr == known for _, known in keys):
+                keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
+        return keys
+
+    def _key(self, tree: exp.Expr, items: list[Item]) -> Expr:
+        if isinstance(tree, exp.Literal) and not tree.is_string and tree.name.isdigit():
+            index = int(tree.name)
+            if not 1 <= index <= len(items):
+                raise SqlError(
+                    "GROUP_BY_POS_OUT_OF_RANGE",
+                    f"position {index} is not in the select list (1 to {len(items)})",
+                    position=position_of(tree),
+                )
+            return items[index - 1].expr
+        try:
+            return bind_expr(tree, self.scope, self.analyzer)
+        except SqlError as error:
+            named = [i for i in items if isinstance(tree, exp.Column) and i.name.lower() == tree.name.lower()]
+            if error.condition == "UNRESOLVED_COLUMN" and named:
+                return named[0].expr
+            raise
+
+    # Time windows
+
+    def _windows(self) -> Windows:
+        """GROUP BY window(ts, '10 minutes'): its names become columns of this block."""
+        windows = Windows()
+        group = self.tree.args.get("group")
+        for tree in group.expressions if group is not None else ():
+            if not (isinstance(tree, exp.Anonymous) and tree.name.lower() == "window"):
+                continue
+            bound = bind_expr(tree, self.scope, self.analyzer)
+            if not (isinstance(bound, Call) and bound.fn == "window"):
+                raise NotYetSupported(
+                    "this form of window()",
+                    position=position_of(tree),
+                    hint="window(timestamp_column, '10 minutes') groups by tumbling windows",
+                )
+            windows.add(bound, self.scope)
+            self.tree = self.tree.copy() if windows.first else self.tree
+            _name_fields(self.tree, tree)
+        return windows
+
+    def _without_null_windows(self, windows: Windows) -> Node:
+        """Spark's time windows leave rows without a time out."""
+        node = self.child
+        for timestamp in windows.timestamps:
+            node = Filter(node, Call(BOOLEAN, "isnotnull", (timestamp,)))
+        return node
+
+    # HAVING, ORDER BY, DISTINCT, LIMIT
+
+    def _having(self, clause: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> Expr:
+        try:
+            return lift.expr(boolean(clause.this, self.scope, self.analyzer), clause.this)
+        except SqlError as error:
+            if error.condition not in ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION"):
+                raise
+            return self._through_outputs(clause.this, items, lifted, lift)
+
+    def _through_outputs(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift | None) -> Expr:
+        """An expression that may name select items by their aliases."""
+        named: dict[str, Expr] = {}
+        for item, expr in zip(items, lifted, strict=True):
+            named.setdefault(item.name.lower(), expr)
+        outputs = OutputScope(named, self.scope)
+        bound = bind_expr(tree, outputs, self.analyzer)
+        stand_ins = {c.id for a in walk(bound) if isinstance(a, Agg) for c in walk(a) if isinstance(c, Column)}
+        if stand_ins & outputs.aliases.keys():
+            # Inside an aggregate a name means the column below, not the alias.
+            bound = bind_expr(tree, self.scope, self.analyzer)
+        if lift is None:
+            return substitute(bound, outputs.aliases)
+        return substitute(lift.expr(bound, tree, keep=outputs.aliases), outputs.aliases)
+
+    def _orders_by_aggregate(self, order: exp.Expr | None) -> bool:
+        """ORDER BY count(*) makes a block an aggregate even if nothing else does."""
+        for item in order.expressions if order is not None else ():
+            try:
+                if _has_aggregate(bind_expr(item.this, self.scope, self.analyzer)):
+                    return True
+            except SqlError:
+                continue
+        return False
+
+    def _sort_exprs(self, items: list[Item], lifted: list[Expr], lift: Lift | None) -> list[SortKey]:
+        order = self.tree.args.get("order")
+        keys: list[SortKey] = []
+        stand_ins = tuple(Column.fresh(i.name, e.type) for i, e in zip(items, lifted, strict=True))
+        for item in order.expressions if order is not None else ():
+            if isinstance(item.this, exp.Var) and item.this.name.upper() == "ALL":
+                keys += [sort_key(item, e) for e in lifted]
+                continue
+            ordinal = bind_ordinal(item.this, stand_ins)
+            if ordinal is not None:
+                expr = lifted[stand_ins.index(ordinal)]
+            else:
+                expr = self._through_outputs(item.this, items, lifted, lift)
+            keys.append(sort_key(item, expr))
+        return keys
+
+    def _finish(self, items: list[Item], exprs: list[Expr], sorts: list[SortKey] | None) -> Node:
+        """Projection, DISTINCT, ORDER BY and LIMIT over the rows of the block."""
+        if sorts is None:
+            sorts = self._sort_exprs(items, exprs, None)
+        limit, offset = limit_of(self.tree, self.analyzer)
+        outputs = [(Column.fresh(i.name, e.type), e) for i, e in zip(items, exprs, strict=True)]
+        for item, (column, _) in zip(items, outputs, strict=True):
+            if column.type.name == "other" and isinstance(item.expr, Call) and item.expr.fn == "window":
+                raise NotYetSupported(
+                    "a window as one column", position=position_of(item.tree), hint="select window.start, window.end"
+                )
+        distinct = self.tree.args.get("distinct")
+        if distinct is not None and distinct.args.get("on"):
+            raise OutsideAlgebra("DISTINCT ON", position_of(distinct))
+        keys: list[SortKey] = []
+        hidden: list[tuple[Column, Expr]] = []
+        for key in sorts:
+            found = [c for c, e in [*outputs, *hidden] if e == key.expr]
+            if not found:
+                if distinct is not None:
+                    raise SqlError(
+                        "UNSUPPORTED_ORDER_BY_WITH_DISTINCT",
+                        "SELECT DISTINCT can be ordered by its own columns only",
+                        position=position_of(self.tree.args["order"]),
+                        hint="add the expression to the select list",
+                    )
+                found = [Column.fresh("sort", key.expr.type)]
+                hidden.append((found[0], key.expr))
+            keys.append(SortKey(found[0], key.descending, key.nulls_first))
+        node: Node = Project(self.child, (*outputs, *hidden))
+        if distinct is not None:
+            named = tuple((Column.fresh(c.name, c.type), c) for c, _ in outputs)
+            renamed = {c.id: out for out, c in named}
+            node = Aggregate(node, tuple((out, c) for out, c in named), ())
+            keys = [SortKey(substitute(k.expr, renamed), k.descending, k.nulls_first) for k in keys]
+        if keys or limit is not None or offset:
+            node = Sort(node, tuple(keys), limit, offset)
+        if hidden:
+            node = Project(node, tuple((Column.fresh(c.name, c.type), c) for c, _ in outputs))
+        return node
+
+
+class Windows:
+    """The time windows a block groups by: their keys, and what ``window.start`` and ``.end`` mean."""
+
+    def __init__(self) -> None:
+        self.timestamps: list[Expr] = []
+        self.values: dict[int, Expr] = {}
+        self._starts: dict[Expr, Expr] = {}
+
+    @property
+    def first(self) -> bool:
+        return len(self.timestamps) == 1
+
+    def add(self, window: Call, scope: Scope) -> None:
+        if self.timestamps:
+            raise NotYetSupported("more than one window() in GROUP BY")
+        timestamp, length = window.args
+        assert isinstance(length, Literal)
+        key = Call(timestamp.type, "window_start", (timestamp, length))
+        start = Column.fresh("start", timestamp.type)
+        end = Column.fresh("end", timestamp.type)
+        width = Literal(DAY_TIME, length.value)
+        self.timestamps.append(timestamp)
+        self._starts[window] = key
+        self.values[start.id] = key
+        self.values[end.id] = Call(timestamp.type, "+", (key, width))
+        scope.extras[("window", "start")] = start
+        scope.extras[("window", "end")] = end
+
+    def key(self, expr: Expr) -> Expr:
+        return self._starts.get(expr, expr)
+
+
+class Lift:
+    """Moves expressions from below a grouping to above it."""
+
+    def __init__(self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr]) -> None:
+        self.keys = keys
+        self._windows = windows
+        self._aggs: dict[Agg, Column] = {}
+
+    def aggs(self) -> list[tuple[Column, Agg]]:
+        return [(c, a) for a, c in self._aggs.items()]
+
+    def expr(self, expr: Expr, tree: exp.Expr, keep: Mapping[int, Expr] | None = None) -> Expr:
+        expr = substitute(expr, self._windows)
+        return self._lift(expr, tree, keep or {})
+
+    def _lift(self, expr: Expr, tree: exp.Expr, keep: Mapping[int, Expr]) -> Expr:
+        for column, key in self.keys:
+            if expr == key:
+                return column
+        if isinstance(expr, Agg):
+            return self._aggs.setdefault(expr, Column.fresh(expr.fn, expr.type))
+        if isinstance(expr, Column) and expr.id not in keep:
+            raise SqlError(
+                "MISSING_AGGREGATION",
+                f"column {expr.name} is neither grouped by nor inside an aggregate",
+                position=position_of(tree),
+                hint=f"add {expr.name} to GROUP BY, or aggregate it",
+            )
+        return expr.with_children(tuple(self._lift(c, tree, keep) for c in expr.children)) if expr.children else expr
+
+
+def _has_aggregate(expr: Expr) -> bool:
+    return any(isinstance(e, Agg) for e in walk(expr))
+
+
+def _refuse_aggregates(expr: Expr, tree: exp.Expr, where: str) -> None:
+    if _has_aggregate(expr):
+        raise SqlError(
+            f"{where.replace(' ', '_')}_AGGREGATE",
+            f"aggregates are not allowed in {where}",
+            position=position_of(tree),
+            hint="filter groups with HAVING",
+        )
+
+
+def _key_name(expr: Expr, items: list[Item]) -> str:
+    for item in items:
+        if item.expr == expr:
+            return item.name
+    return expr.name if isinstance(expr, Column) else "key"
+
+
+def _name_fields(tree: exp.Expr, window: exp.Expr) -> None:
+    """Read ``window(ts, …).start`` as ``window.start``, so that both spellings mean the key."""
+    for dot in list(tree.find_all(exp.Dot)):
+        if dot.this == window and isinstance(dot.expression, exp.Identifier):
+            dot.replace(exp.column(dot.expression.name, table="window"))

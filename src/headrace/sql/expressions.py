@@ -1,0 +1,491 @@
+"""Scalar expressions bound: a parse tree in, a typed tree out.
+
+Columns are found by a :class:`Scope`, types are Spark's (``sql/functions.py``
+has the rules), and whatever is not claimed there becomes text for Spark, typed
+by Spark's own analyzer. Nothing is evaluated.
+
+>>> from sqlglot import parse_one
+>>> from headrace.sql.verbatim import Verbatim
+>>> from headrace.types import decimal
+>>> class Prices:
+...     def column(self, parts, position):
+...         return Column(decimal(15, 2), 1, parts[-1])
+>>> bound = bind_expr(parse_one("price * (1 - discount)", read=Verbatim), Prices(), None)
+>>> bound.type.sql
+'decimal(32,4)'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import tzinfo
+from typing import Protocol
+
+from sqlglot import exp
+
+from headrace.errors import Position, SqlError
+from headrace.plan.exprs import Agg, Call, Case, Column, Expr, Literal, SparkExpr
+from headrace.sql import literals
+from headrace.sql.arithmetic import Mismatch
+from headrace.sql.coercion import can_cast, can_store, cast
+from headrace.sql.functions import (
+    AGGREGATES,
+    CAST_FUNCTIONS,
+    OTHER_FORMS,
+    SCALARS,
+    alternatives,
+    as_timestamp,
+    condition,
+)
+from headrace.sql.template import AGGREGATE_WRAPPERS, spark_template
+from headrace.sql.tree import OutsideAlgebra, check_inside_algebra, function_name, position_of, starts_with_unit
+from headrace.sql.verbatim import TYPED_LITERAL, Verbatim
+from headrace.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, VOID, Type, other, parse_type
+
+
+class Scope(Protocol):
+    """Where column names are looked up."""
+
+    def column(self, parts: tuple[str, ...], position: Position | None) -> Column:
+        """The column of this (qualified) name; SqlError UNRESOLVED_COLUMN or AMBIGUOUS_REFERENCE."""
+
+
+class Analyzer(Protocol):
+    """A real Spark, asked only for what is not known here (asking may start it)."""
+
+    def scalar_type(self, template: str, args: tuple[Type, ...]) -> Type:
+        """The type of ``template`` over columns of these types; SqlError if Spark refuses it."""
+
+    def is_aggregate(self, function: str) -> bool:
+        """Whether the function aggregates; SqlError UNRESOLVED_ROUTINE if Spark has none of this name."""
+
+
+def bind_expr(node: exp.Expr, scope: Scope, analyzer: Analyzer, *, zone: tzinfo | None = None) -> Expr:
+    """The typed form of ``node``; aggregate calls stand inline as Agg.
+
+    ``zone`` is the session's time zone: with it, TIMESTAMP literals without a zone
+    become constants; without it they stay casts of local times.
+    """
+    check_inside_algebra(node)
+    return _Binder(scope, analyzer, zone).bind(node)
+
+
+def bind_cast_for_store(expr: Expr, target: Type, column: str, position: Position | None) -> Expr:
+    """``expr`` as INSERT stores it in ``column``: Spark's ANSI store assignment.
+
+    A string does not go into a number; a bigint goes into an int and fails on the row that does not fit.
+    """
+    if can_store(expr.type, target):
+        return cast(expr, target)
+    raise SqlError(
+        "INCOMPATIBLE_DATA_FOR_TABLE",
+        f"cannot store {expr.type} in column {column} of type {target}",
+        position=position,
+        hint=f"write CAST(... AS {target.sql.upper()})",
+    )
+
+
+_BINARY: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.And: "and",
+    exp.Or: "or",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "div",
+    exp.DPipe: "concat",
+}
+_EXTRACTED = {
+    **dict.fromkeys(("year", "y", "years", "yr", "yrs"), "year"),
+    **dict.fromkeys(("month", "mon", "mons", "months"), "month"),
+    **dict.fromkeys(("day", "d", "days"), "day"),
+    **dict.fromkeys(("dayofweek", "dow"), "dayofweek"),
+    **dict.fromkeys(("hour", "h", "hours", "hr", "hrs"), "hour"),
+    **dict.fromkeys(("minute", "m", "min", "mins", "minutes"), "minute"),
+}
+_WINDOW = other("struct<start:timestamp,end:timestamp>")
+
+
+class _Binder:
+    def __init__(self, scope: Scope, analyzer: Analyzer, zone: tzinfo | None) -> None:
+        self.scope = scope
+        self.analyzer = analyzer
+        self.zone = zone
+        self.within_aggregate = False
+
+    def bind(self, node: exp.Expr) -> Expr:
+        symbol = _BINARY.get(type(node))
+        if symbol is not None:
+            return self.call(symbol, node, (node.this, node.expression))
+        special = _SPECIAL.get(type(node))
+        return special(self, node) if special else self.spark(node)
+
+    def bind_all(self, nodes: list[exp.Expr] | tuple[exp.Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(self.bind(n) for n in nodes)
+
+    @contextmanager
+    def at(self, node: exp.Expr) -> Iterator[None]:
+        """Errors from within are about ``node``."""
+        try:
+            yield
+        except Mismatch as refusal:
+            raise SqlError(
+                "DATATYPE_MISMATCH",
+                f"cannot resolve {node.sql(Verbatim)}: {refusal}",
+                position=position_of(node),
+                hint="CAST one side to the type you mean",
+            ) from None
+        except SqlError as error:
+            if error.position is None:
+                error.position = position_of(node)
+            raise
+
+    def call(self, name: str, node: exp.Expr, args: tuple[exp.Expr, ...]) -> Expr:
+        """A claimed function over these arguments, or what Spark says it is."""
+        function = SCALARS[name]
+        if not function.takes(len(args)):
+            if len(args) in OTHER_FORMS.get(name, ()):
+                return self.spark(node)
+            raise _wrong_arity(name, len(args), function.least, function.most, node)
+        bound = self.bind_all(args)
+        with self.at(node):
+            result = function.rule(bound) if _claimable(name, bound) else None
+        return self.spark(node) if result is None else result
+
+    # --- operators with a syntax of their own -------------------------------------------------
+
+    def paren(self, node: exp.Expr) -> Expr:
+        return self.bind(node.this)
+
+    def column(self, node: exp.Expr) -> Expr:
+        assert isinstance(node, exp.Column)
+        if isinstance(node.this, exp.Star):
+            raise OutsideAlgebra("a star inside an expression", position_of(node))
+        return self.scope.column(tuple(part.name for part in node.parts), position_of(node))
+
+    def negation(self, node: exp.Expr) -> Expr:
+        inner = node.this
+        if isinstance(inner, exp.Is) and isinstance(inner.expression, exp.Null):
+            return self.call("isnotnull", node, (inner.this,))
+        return self.call("not", node, (inner,))
+
+    def minus(self, node: exp.Expr) -> Expr:
+        inner = node.this
+        if isinstance(inner, exp.Literal) and not inner.is_string:
+            with self.at(node):
+                return literals.number("-" + inner.name)
+        return self.call("negative", node, (inner,))
+
+    def distinct_from(self, node: exp.Expr) -> Expr:
+        return Call(BOOLEAN, "not", (self.call("<=>", node, (node.this, node.expression)),))
+
+    def is_(self, node: exp.Expr) -> Expr:
+        if isinstance(node.expression, exp.Null):
+            return self.call("isnull", node, (node.this,))
+        if isinstance(node.expression, exp.Boolean):
+            return self.call("<=>", node, (node.this, node.expression))
+        return self.spark(node)
+
+    def between(self, node: exp.Expr) -> Expr:
+        low = self.call(">=", node, (node.this, node.args["low"]))
+        return Call(BOOLEAN, "and", (low, self.call("<=", node, (node.this, node.args["high"]))))
+
+    def in_(self, node: exp.Expr) -> Expr:
+        if not node.expressions or isinstance(node.this, exp.Tuple):
+            return self.spark(node)
+        return self.call("in", node, (node.this, *node.expressions))
+
+    def like(self, node: exp.Expr) -> Expr:
+        escape: tuple[exp.Expr, ...] = ()
+        pattern = node
+        if isinstance(node, exp.Escape):
+            pattern, escape = node.this, (node.expression,)
+        if not isinstance(pattern, exp.Like) or isinstance(pattern.expression, exp.Any | exp.All):
+            return self.spark(node)
+        found = self.call("like", node, (pattern.this, pattern.expression, *escape))
+        if pattern.args.get("negate") and isinstance(found, Call):
+            return Call(BOOLEAN, "not", (found,))
+        return found
+
+    def case(self, node: exp.Expr) -> Expr:
+        operand = node.args.get("this")
+        tests: list[Expr] = []
+        for branch in node.args["ifs"]:
+            if operand is not None:
+                tests.append(self.call("=", branch, (operand, branch.this)))
+                continue
+            test = self.bind(branch.this)
+            with self.at(branch.this):
+                tests.append(condition(test))
+        values = self.bind_all([branch.args["true"] for branch in node.args["ifs"]])
+        default = node.args.get("default")
+        defaults = (self.bind(default),) if default is not None else ()
+        with self.at(node):
+            found = alternatives((*values, *defaults), "CASE")
+        if found is None:
+            return self.spark(node)
+        last = found[-1] if defaults else Literal(found[0].type, None)
+        return Case(found[0].type, tuple(zip(tests, found, strict=False)), last)
+
+    def cast_to(self, node: exp.Expr) -> Expr:
+        target = parse_type(node.args["to"].sql(Verbatim))
+        if node.meta.get(TYPED_LITERAL) and target is not None:
+            with self.at(node):
+                found = self.typed_literal(node.this.name, target)
+            return self.spark(node) if found is None else found
+        return self.spark(node) if target is None else self.cast_explicitly(node, node.this, target)
+
+    def cast_explicitly(self, node: exp.Expr, arg: exp.Expr, target: Type) -> Expr:
+        value = self.bind(arg)
+        allowed = can_cast(value.type, target)
+        if allowed is None:
+            return self.spark(node)
+        with self.at(node):
+            if not allowed:
+                raise Mismatch(f"{value.type} cannot be cast to {target}")
+        return cast(value, target)
+
+    def typed_literal(self, text: str, target: Type) -> Expr | None:
+        if target == DATE:
+            return literals.date_literal(text)
+        if target in (TIMESTAMP, TIMESTAMP_NTZ):
+            return literals.timestamp_literal(text, target, self.zone)
+        return None
+
+    def extract(self, node: exp.Expr) -> Expr:
+        field = _EXTRACTED.get(node.this.name.lower())
+        return self.call(field, node, (node.expression,)) if field else self.spark(node)
+
+    def substring(self, node: exp.Expr) -> Expr:
+        parts = (node.this, node.args.get("start"), node.args.get("length"))
+        return self.call("substring", node, tuple(p for p in parts if p is not None))
+
+    def trim(self, node: exp.Expr) -> Expr:
+        names = {"LEADING": "ltrim", "TRAILING": "rtrim"}
+        name = names.get((node.args.get("position") or "").upper(), "trim")
+        chars = (node.expression,) if node.args.get("expression") else ()
+        return self.call(name, node, (node.this, *chars))
+
+    def dot(self, node: exp.Expr) -> Expr:
+        """A field: of a time window known here, of any other struct known to Spark."""
+        if isinstance(node.this, exp.Anonymous) and function_name(node.this) == "window":
+            window = self.bind(node.this)
+            field = node.expression.name.lower()
+            if isinstance(window, Call) and field in ("start", "end"):
+                return SparkExpr(TIMESTAMP, f"{{0}}.{field}", (window,))
+        return self.spark(node)
+
+    # --- literals -----------------------------------------------------------------------------
+
+    def literal(self, node: exp.Expr) -> Expr:
+        assert isinstance(node, exp.Literal)
+        with self.at(node):
+            return Literal(STRING, node.name) if node.is_string else literals.number(node.name)
+
+    def adjacent_strings(self, node: exp.Expr) -> Expr:
+        """``'a' 'b'`` is one literal; calls of concat stay calls in our dialect."""
+        return Literal(STRING, "".join(part.name for part in node.expressions))
+
+    def hex_string(self, node: exp.Expr) -> Expr:
+        digits = node.name
+        try:
+            return Literal(BINARY, bytes.fromhex("0" * (len(digits) % 2) + digits))
+        except ValueError:
+            raise SqlError(
+                "INVALID_TYPED_LITERAL", f"X'{digits}' is not hexadecimal", position=position_of(node)
+            ) from None
+
+    def interval(self, node: exp.Expr) -> Expr:
+        assert isinstance(node, exp.Interval)
+        return literals.interval_literal(node) or self.spark(node)
+
+    # --- function calls -----------------------------------------------------------------------
+
+    def function(self, node: exp.Expr) -> Expr:
+        assert isinstance(node, exp.Anonymous)
+        name, args = function_name(node), tuple(node.expressions)
+        if name in AGGREGATES:
+            return self.aggregate(node, None)
+        if name in ("trim", "ltrim", "rtrim") and len(args) == 2:
+            args = args[::-1]  # Spark's own order is (characters, string)
+        if name in SCALARS:
+            return self.call(name, node, args)
+        if name in CAST_FUNCTIONS and len(args) == 1:
+            target = parse_type(name)
+            assert target is not None
+            return self.cast_explicitly(node, args[0], target)
+        if name == "date_part" and len(args) == 2 and isinstance(args[0], exp.Literal):
+            field = _EXTRACTED.get(args[0].name.lower())
+            return self.call(field, node, args[1:]) if field else self.spark(node)
+        if name == "window" and len(args) == 2 and isinstance(args[1], exp.Literal):
+            return self.tumbling_window(node, args[0], args[1].name)
+        return self.aggregate(node, None) if self.is_aggregate(node) else self.spark(node)
+
+    def tumbling_window(self, node: exp.Expr, time: exp.Expr, width: str) -> Expr:
+        length = literals.interval_text(width)
+        moment = self.bind(time)
+        with self.at(node):
+            if moment.type == TIMESTAMP_NTZ or length is None or length.type.name != "interval_time":
+                return self.spark(node)
+            if length.value <= 0:
+                raise Mismatch("a window needs a positive width")
+            return Call(_WINDOW, "window", (as_timestamp(moment), length))
+
+    def filtered(self, node: exp.Expr) -> Expr:
+        return self.aggregate(node.this, node.expression.this)
+
+    def wrapped_aggregate(self, node: exp.Expr) -> Expr:
+        """``first(a) IGNORE NULLS``, ``percentile_cont(0.5) WITHIN GROUP (…)``: aggregates only Spark runs."""
+        return self.spark_aggregate(node, None)
+
+    def aggregate(self, node: exp.Expr, where: exp.Expr | None) -> Expr:
+        if not isinstance(node, exp.Anonymous) or function_name(node) not in AGGREGATES:
+            return self.spark_aggregate(node, where)
+        name = function_name(node)
+        row = AGGREGATES[name]
+        args, distinct = list(node.expressions), False
+        if len(args) == 1 and isinstance(args[0], exp.Distinct):
+            args, distinct = list(args[0].expressions), True
+        star = len(args) == 1 and isinstance(args[0], exp.Star)
+        if star and (name != "count" or distinct):
+            raise OutsideAlgebra(f"{name} over a star", position_of(node))
+        if not row.takes(len(args)) or (name == "count" and not args):
+            raise _wrong_arity(name, len(args), max(row.least, 1), row.most, node)
+        with self.inside_aggregate(node):
+            bound = () if star else self.bind_all(args)
+            with self.at(node):
+                found = row.rule(bound)
+            if found is None:
+                return self.spark_aggregate(node, where, entered=True)
+            return Agg(found[1], row.name, found[0], distinct, self.filter(where))
+
+    @contextmanager
+    def inside_aggregate(self, node: exp.Expr) -> Iterator[None]:
+        if self.within_aggregate:
+            raise SqlError(
+                "NESTED_AGGREGATE_FUNCTION",
+                f"{node.sql(Verbatim)} stands inside another aggregate",
+                position=position_of(node),
+                hint="compute the inner aggregate in a subquery",
+            )
+        self.within_aggregate = True
+        try:
+            yield
+        finally:
+            self.within_aggregate = False
+
+    def filter(self, where: exp.Expr | None) -> Expr | None:
+        if where is None:
+            return None
+        bound = self.bind(where)
+        with self.at(where):
+            return condition(bound)
+
+    def spark_aggregate(self, node: exp.Expr, where: exp.Expr | None, *, entered: bool = False) -> Expr:
+        """An aggregate only Spark knows: its call as a template over its columns."""
+        if not entered:
+            with self.inside_aggregate(node):
+                return self.spark_aggregate(node, where, entered=True)
+        template, args = spark_template(node, self.leaf)
+        with self.at(node):
+            type_ = self.analyzer.scalar_type(template, tuple(a.type for a in args))
+        call = node.find(exp.Anonymous)
+        name = function_name(call) if call is not None else "?"
+        return Agg(type_, name, args, node.find(exp.Distinct) is not None, self.filter(where), template)
+
+    # --- what only Spark knows ----------------------------------------------------------------
+
+    def spark(self, node: exp.Expr) -> Expr:
+        """The expression as Spark SQL text over its columns and aggregates, typed by Spark."""
+        if isinstance(node, exp.Placeholder):
+            raise SqlError(
+                "UNBOUND_SQL_PARAMETER", "parameters are not supported", position=position_of(node), hint="write values"
+            )
+        template, args = spark_template(node, self.leaf)
+        with self.at(node):
+            return SparkExpr(self.analyzer.scalar_type(template, tuple(a.type for a in args)), template, args)
+
+    def leaf(self, part: exp.Expr) -> Expr | None:
+        """The bound form of a column or an aggregate call, ``None`` for anything that has to stay text."""
+        if isinstance(part, exp.Column):
+            return self.column(part)
+        if isinstance(part, AGGREGATE_WRAPPERS):
+            return self.bind(part)
+        return self.bind(part) if isinstance(part, exp.Anonymous) and self.is_aggregate(part) else None
+
+    def is_aggregate(self, node: exp.Anonymous) -> bool:
+        name = function_name(node)
+        if name in AGGREGATES:
+            return True
+        if name in SCALARS or name in CAST_FUNCTIONS or starts_with_unit(node):
+            return False
+        with self.at(node):
+            return self.analyzer.is_aggregate(name)
+
+
+def _claimable(name: str, args: tuple[Expr, ...]) -> bool:
+    """Whether the rule knows these types: values of others (structs, intervals) are Spark's."""
+    if name in ("+", "-", "isnull", "isnotnull", "coalesce", "nvl", "ifnull", "if", "in"):
+        return True
+    return all(a.type.is_native for a in args)
+
+
+def _wrong_arity(name: str, given: int, least: int, most: int | None, node: exp.Expr) -> SqlError:
+    wanted = f"at least {least}" if most is None else str(least) if least == most else f"{least} to {most}"
+    return SqlError(
+        "WRONG_NUM_ARGS",
+        f"{name} takes {wanted} argument{'' if wanted == '1' else 's'}, not {given}",
+        position=position_of(node),
+        hint=f"see Spark's documentation of {name}",
+    )
+
+
+_SPECIAL: dict[type[exp.Expr], Callable[[_Binder, exp.Expr], Expr]] = {
+    exp.Paren: _Binder.paren,
+    exp.Column: _Binder.column,
+    exp.Not: _Binder.negation,
+    exp.Neg: _Binder.minus,
+    exp.NullSafeNEQ: _Binder.distinct_from,
+    exp.Is: _Binder.is_,
+    exp.Between: _Binder.between,
+    exp.In: _Binder.in_,
+    exp.Like: _Binder.like,
+    exp.Escape: _Binder.like,
+    exp.Case: _Binder.case,
+    exp.Cast: _Binder.cast_to,
+    exp.Extract: _Binder.extract,
+    exp.Substring: _Binder.substring,
+    exp.Trim: _Binder.trim,
+    exp.Dot: _Binder.dot,
+    exp.Literal: _Binder.literal,
+    exp.RawString: lambda binder, node: Literal(STRING, node.name),
+    exp.Null: lambda binder, node: Literal(VOID, None),
+    exp.Boolean: lambda binder, node: Literal(BOOLEAN, bool(node.this)),
+    exp.Concat: _Binder.adjacent_strings,
+    exp.HexString: _Binder.hex_string,
+    exp.Interval: _Binder.interval,
+    exp.Anonymous: _Binder.function,
+    exp.Filter: _Binder.filtered,
+    exp.IgnoreNulls: _Binder.wrapped_aggregate,
+    exp.RespectNulls: _Binder.wrapped_aggregate,
+    exp.WithinGroup: _Binder.wrapped_aggregate,
+}
+
+__all__ = [
+    "Analyzer",
+    "OutsideAlgebra",
+    "Scope",
+    "bind_cast_for_store",
+    "bind_expr",
+    "check_inside_algebra",
+    "position_of",
+]

@@ -1,0 +1,393 @@
+"""The names Spark gives columns nobody named.
+
+``SELECT count(*), sum(id + 1)`` has columns ``count(1)`` and ``sum((id + 1))``.
+Spark prints the expression with every operator in parentheses, string literals
+without quotes, qualifiers and implicit casts dropped, functions by the name
+they were called by. The few that print otherwise are listed here.
+
+>>> from sqlglot import parse_one
+>>> from headrace.sql.verbatim import Verbatim
+>>> [output_name(parse_one(q, read=Verbatim)) for q in ("count(*)", "SUM(t.id+1)", "a != 'x'", "cast(a as int)")]
+['count(1)', 'sum((id + 1))', '(NOT (a = x))', 'a']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+import numpy as np
+from sqlglot import exp
+
+from headrace.errors import SqlError
+from headrace.plan.exprs import Literal
+from headrace.sql import literals
+from headrace.sql.functions import CAST_FUNCTIONS, TIME_UNIT_FIRST
+from headrace.sql.verbatim import TYPED_LITERAL, Verbatim
+from headrace.types import DATE, DOUBLE, FLOAT, TIMESTAMP_NTZ, Type, parse_type
+
+TypeOf = Callable[[exp.Expr], Type | None]
+
+
+def output_name(node: exp.Expr, type_of: TypeOf | None = None) -> str:
+    """The name of an unaliased select item.
+
+    Two names depend on a type: a date plus days is called ``date_add(d, 1)``.
+    ``type_of`` tells the type of a part; without it nothing is taken for a date.
+    """
+    node = node.unnest() if isinstance(node, exp.Paren) else node
+    if isinstance(node, exp.Alias):
+        return node.alias
+    if isinstance(node, exp.Cast | exp.TryCast) and isinstance(node.this, exp.Column) and not _is_typed_literal(node):
+        return node.this.name
+    if isinstance(node, exp.Anonymous) and node.name.lower() == "window":
+        return "window"
+    return _Printer(type_of or (lambda _: None)).name(node)
+
+
+def _is_typed_literal(node: exp.Expr) -> bool:
+    return bool(node.meta.get(TYPED_LITERAL))
+
+
+_INFIX: dict[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.And: "AND",
+    exp.Or: "OR",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.Mod: "%",
+    exp.IntDiv: "div",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
+    exp.BitwiseLeftShift: "<<",
+    exp.BitwiseRightShift: ">>",
+}
+# Spark classes that print their own name in capitals when called by it (an alias keeps its spelling).
+_CAPITALS = frozenset(
+    (
+        *("sqrt", "exp", "log10", "log2", "log1p", "expm1", "power", "cbrt", "signum", "rint"),
+        *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh"),
+        *("asinh", "acosh", "atanh", "degrees", "radians", "pi", "e"),
+    )
+)
+# Arguments Spark fills in, by the number of arguments written.
+_DEFAULTS: dict[tuple[str, int], tuple[str, ...]] = {
+    ("round", 1): ("0",),
+    ("bround", 1): ("0",),
+    ("replace", 2): ("",),
+    ("substring", 2): ("2147483647",),
+    ("substr", 2): ("2147483647",),
+    ("percentile", 2): ("1",),
+    ("percentile_approx", 2): ("10000",),
+    ("approx_percentile", 2): ("10000",),
+    ("regexp_replace", 3): ("1",),
+    ("regexp_extract", 2): ("1",),
+    ("locate", 2): ("1",),
+    ("position", 2): ("1",),
+    ("lpad", 2): (" ",),
+    ("rpad", 2): (" ",),
+    ("split", 2): ("-1",),
+    ("unix_timestamp", 1): ("yyyy-MM-dd HH:mm:ss",),
+    ("from_unixtime", 1): ("yyyy-MM-dd HH:mm:ss",),
+}
+
+
+class _Printer:
+    def __init__(self, type_of: TypeOf) -> None:
+        self.type_of = type_of
+
+    def name(self, node: exp.Expr) -> str:
+        if isinstance(node, exp.Add | exp.Sub) and (shifted := self.shifted(node)) is not None:
+            return shifted
+        if (symbol := _INFIX.get(type(node))) is not None:
+            return f"({self.name(node.this)} {symbol} {self.name(node.expression)})"
+        special = _SPECIAL.get(type(node))
+        return special(self, node) if special else node.sql(Verbatim)
+
+    def names(self, nodes: list[exp.Expr]) -> str:
+        return ", ".join(self.name(n) for n in nodes)
+
+    # --- dates -------------------------------------------------------------------------------
+
+    def shifted(self, node: exp.Expr) -> str | None:
+        """Dates with days or intervals print as the functions Spark makes of them."""
+        sign = "-" if isinstance(node, exp.Sub) else "+"
+        moment, by = node.this, node.expression
+        if sign == "+" and self.interval_literal(moment) is not None:
+            moment, by = by, moment
+        interval = self.interval_literal(by)
+        if interval is not None:
+            if interval.endswith("' DAY") and self.type_of(moment) == DATE:
+                days = f"extractansiintervaldays({interval})"
+                return f"date_add({self.name(moment)}, {days if sign == '+' else f'(- {days})'})"
+            return f"{self.name(moment)} {sign} {interval}"
+        if sign == "+" and self.type_of(by) == DATE:
+            moment, by = by, moment
+        days_type = self.type_of(by) if self.type_of(moment) == DATE else None
+        if days_type is not None and days_type.is_integer:
+            return f"date_{'add' if sign == '+' else 'sub'}({self.name(moment)}, {self.name(by)})"
+        return None
+
+    def interval_literal(self, node: exp.Expr) -> str | None:
+        if isinstance(node, exp.Paren):
+            return self.interval_literal(node.this)
+        if not (isinstance(node, exp.Interval) and isinstance(node.this, exp.Literal)):
+            return None
+        found = literals.interval_literal(node)
+        return None if found is None else _interval_text(found)
+
+    # --- nodes ---------------------------------------------------------------------------------
+
+    def column(self, node: exp.Expr) -> str:
+        return node.name
+
+    def paren(self, node: exp.Expr) -> str:
+        return self.name(node.this)
+
+    def negation(self, node: exp.Expr) -> str:
+        inner = node.this
+        if isinstance(inner, exp.Is) and isinstance(inner.expression, exp.Null):
+            return f"({self.name(inner.this)} IS NOT NULL)"
+        return f"(NOT {self.name(inner)})"
+
+    def different(self, node: exp.Expr) -> str:
+        symbol = "=" if isinstance(node, exp.NEQ) else "<=>"
+        return f"(NOT ({self.name(node.this)} {symbol} {self.name(node.expression)}))"
+
+    def minus(self, node: exp.Expr) -> str:
+        if isinstance(node.this, exp.Literal) and not node.this.is_string:
+            return _number_text("-" + node.this.name)
+        return f"(- {self.name(node.this)})"
+
+    def is_(self, node: exp.Expr) -> str:
+        if isinstance(node.expression, exp.Null):
+            return f"({self.name(node.this)} IS NULL)"
+        return f"({self.name(node.this)} <=> {self.name(node.expression)})"
+
+    def between(self, node: exp.Expr) -> str:
+        return f"between({self.names([node.this, node.args['low'], node.args['high']])})"
+
+    def in_(self, node: exp.Expr) -> str:
+        return f"({self.name(node.this)} IN ({self.names(node.expressions)}))"
+
+    def like(self, node: exp.Expr) -> str:
+        escape = ""
+        if isinstance(node, exp.Escape):
+            escape, node = f" ESCAPE '{node.expression.name}'", node.this
+        if isinstance(node, exp.ILike):
+            text = f"ilike({self.names([node.this, node.expression])})"
+        else:
+            text = f"{self.name(node.this)} LIKE {self.name(node.expression)}{escape}"
+        return f"(NOT {text})" if node.args.get("negate") else text
+
+    def rlike(self, node: exp.Expr) -> str:
+        return f"RLIKE({self.names([node.this, node.expression])})"
+
+    def case(self, node: exp.Expr) -> str:
+        operand = node.args.get("this")
+        text = "CASE"
+        for branch in node.args["ifs"]:
+            test = self.name(branch.this)
+            if operand is not None:
+                test = f"({self.name(operand)} = {test})"
+            text += f" WHEN {test} THEN {self.name(branch.args['true'])}"
+        default = node.args.get("default")
+        return text + (f" ELSE {self.name(default)}" if default is not None else "") + " END"
+
+    def cast(self, node: exp.Expr) -> str:
+        to = node.args["to"].sql(Verbatim)
+        target = parse_type(to)
+        if _is_typed_literal(node) and target is not None:
+            return _typed_literal_text(node.this.name, target)
+        verb = "TRY_CAST" if isinstance(node, exp.TryCast) else "CAST"
+        return f"{verb}({self.name(node.this)} AS {(target.sql if target else to).upper()})"
+
+    def concat(self, node: exp.Expr) -> str:
+        return f"concat({self.names([node.this, node.expression])})"
+
+    def extract(self, node: exp.Expr) -> str:
+        return f"extract({node.this.name} FROM {self.name(node.expression)})"
+
+    def substring(self, node: exp.Expr) -> str:
+        start, length = node.args["start"], node.args.get("length")
+        last = "2147483647" if length is None else self.name(length)
+        return f"substring({self.name(node.this)}, {self.name(start)}, {last})"
+
+    def trim(self, node: exp.Expr) -> str:
+        position = (node.args.get("position") or "BOTH").upper()
+        plain = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}[position]
+        return self.trimmed(plain, self.name(node.this), node.args.get("expression"))
+
+    def trimmed(self, name: str, text: str, chars: exp.Expr | None) -> str:
+        if chars is None:
+            return f"{name}({text})"
+        side = {"trim": "BOTH", "ltrim": "LEADING", "rtrim": "TRAILING"}[name]
+        return f"TRIM({side} {self.name(chars)} FROM {text})"
+
+    def dot(self, node: exp.Expr) -> str:
+        inner = node.this
+        is_window = isinstance(inner, exp.Anonymous) and inner.name.lower() == "window"
+        return f"{'window' if is_window else self.name(inner)}.{node.expression.name}"
+
+    def bracket(self, node: exp.Expr) -> str:
+        return f"{self.name(node.this)}[{self.names(node.expressions)}]"
+
+    def position(self, node: exp.Expr) -> str:
+        return f"locate({self.names([node.args['substr'], node.this])}, 1)"
+
+    def literal(self, node: exp.Expr) -> str:
+        assert isinstance(node, exp.Literal)
+        return node.name if node.is_string else _number_text(node.name)
+
+    def hex_string(self, node: exp.Expr) -> str:
+        digits = node.name.upper()
+        return f"X'{'0' * (len(digits) % 2)}{digits}'"
+
+    def interval(self, node: exp.Expr) -> str:
+        return self.interval_literal(node) or node.sql(Verbatim)
+
+    def filtered(self, node: exp.Expr) -> str:
+        return f"{self.name(node.this)} FILTER (WHERE {self.name(node.expression.this)})"
+
+    def distinct(self, node: exp.Expr) -> str:
+        return f"DISTINCT {self.names(node.expressions)}"
+
+    def function(self, node: exp.Expr) -> str:
+        name, args = node.name.lower(), node.expressions
+        if name in CAST_FUNCTIONS and len(args) == 1:
+            return self.name(args[0])
+        if name in ("isnull", "isnotnull") and len(args) == 1:
+            return f"({self.name(args[0])} IS {'NOT ' if name == 'isnotnull' else ''}NULL)"
+        if name == "positive" and len(args) == 1:
+            return f"(+ {self.name(args[0])})"
+        if name == "if" and len(args) == 3:
+            return f"(IF({self.names(args)}))"
+        if name in ("trim", "ltrim", "rtrim") and len(args) == 2:
+            return self.trimmed(name, self.name(args[1]), args[0])
+        if name in ("floor", "ceil") and len(args) == 1:
+            return f"{name.upper()}({self.name(args[0])})"
+        if name == "log":
+            return f"LOG({'E(), ' if len(args) == 1 else ''}{self.names(args)})"
+        if name in TIME_UNIT_FIRST and len(args) == 3:
+            name = "timestampdiff" if "diff" in name else "timestampadd"
+        name = "date_add" if name == "dateadd" else name
+        printed = name.upper() if name in _CAPITALS else name
+        texts = [self.name(a) for a in args]
+        return f"{printed}({', '.join([*texts, *_DEFAULTS.get((name, len(args)), ())])})"
+
+
+_SPECIAL: dict[type[exp.Expr], Callable[[_Printer, exp.Expr], str]] = {
+    exp.Column: _Printer.column,
+    exp.Paren: _Printer.paren,
+    exp.Not: _Printer.negation,
+    exp.NEQ: _Printer.different,
+    exp.NullSafeNEQ: _Printer.different,
+    exp.Neg: _Printer.minus,
+    exp.BitwiseNot: lambda printer, node: f"~{printer.name(node.this)}",
+    exp.Is: _Printer.is_,
+    exp.Between: _Printer.between,
+    exp.In: _Printer.in_,
+    exp.Like: _Printer.like,
+    exp.ILike: _Printer.like,
+    exp.Escape: _Printer.like,
+    exp.RegexpLike: _Printer.rlike,
+    exp.Case: _Printer.case,
+    exp.Cast: _Printer.cast,
+    exp.TryCast: _Printer.cast,
+    exp.DPipe: _Printer.concat,
+    exp.Concat: lambda printer, node: "".join(part.name for part in node.expressions),
+    exp.Extract: _Printer.extract,
+    exp.Substring: _Printer.substring,
+    exp.Trim: _Printer.trim,
+    exp.Dot: _Printer.dot,
+    exp.Bracket: _Printer.bracket,
+    exp.StrPosition: _Printer.position,
+    exp.Literal: _Printer.literal,
+    exp.RawString: lambda printer, node: node.name,
+    exp.Null: lambda printer, node: "NULL",
+    exp.Boolean: lambda printer, node: "true" if node.this else "false",
+    exp.HexString: _Printer.hex_string,
+    exp.Interval: _Printer.interval,
+    exp.Star: lambda printer, node: "1",
+    exp.Anonymous: _Printer.function,
+    exp.Filter: _Printer.filtered,
+    exp.Distinct: _Printer.distinct,
+    exp.IgnoreNulls: lambda printer, node: printer.name(node.this),
+    exp.RespectNulls: lambda printer, node: printer.name(node.this),
+    exp.CurrentDate: lambda printer, node: "current_date()",
+    exp.CurrentTimestamp: lambda printer, node: "current_timestamp()",
+}
+
+
+# --- values as text ---------------------------------------------------------------------------
+
+
+def _number_text(text: str) -> str:
+    try:
+        literal = literals.number(text)
+    except SqlError:
+        return text  # out of range: binding reports it
+    if literal.type in (FLOAT, DOUBLE):
+        return java_double(literal.value, single=literal.type == FLOAT)
+    return format(literal.value, "f") if isinstance(literal.value, Decimal) else str(literal.value)
+
+
+def java_double(value: float, *, single: bool = False) -> str:
+    """A finite double as Java prints it.
+
+    >>> java_double(1e7), java_double(1000000.0), java_double(1e-5), java_double(0.001)
+    ('1.0E7', '1000000.0', '1.0E-5', '0.001')
+    """
+    shortest = Decimal(str(np.float32(value)) if single else repr(value))
+    if shortest == 0 or Decimal("0.001") <= abs(shortest) < Decimal("1e7"):
+        plain = format(shortest.normalize(), "f") if shortest else "0"
+        return plain if "." in plain else plain + ".0"
+    sign, digits, _ = shortest.normalize().as_tuple()
+    fraction = "".join(map(str, digits[1:])) or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{shortest.adjusted()}"
+
+
+def _typed_literal_text(text: str, target: Type) -> str:
+    if target == DATE:
+        day = literals.date_literal(text)
+        return f"DATE '{day.value.isoformat() if day else text}'"
+    moment = literals.timestamp_literal(text, TIMESTAMP_NTZ, None)
+    shown = text
+    if isinstance(moment, Literal):
+        shown = moment.value.strftime("%Y-%m-%d %H:%M:%S")
+        if moment.value.microsecond:
+            shown += f".{moment.value.microsecond:06d}".rstrip("0")
+    return f"{'TIMESTAMP_NTZ' if target == TIMESTAMP_NTZ else 'TIMESTAMP'} '{shown}'"
+
+
+_UNITS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
+
+
+def _interval_text(literal: Literal) -> str:
+    """An interval as Spark prints it: padded fields from the largest to the smallest of its type."""
+    fields = literal.type.ddl.removeprefix("interval ").split(" to ")
+    rest, sign = abs(literal.value), "-" if literal.value < 0 else ""
+    if literal.type.name == "interval_month":
+        body = (
+            {"year": f"{rest // 12}", "month": f"{rest}"}[fields[0]]
+            if len(fields) == 1
+            else f"{rest // 12}-{rest % 12}"
+        )
+        return f"INTERVAL '{sign}{body}' {' TO '.join(fields).upper()}"
+    names = list(_UNITS)
+    body = ""
+    for unit in names[names.index(fields[0]) : names.index(fields[-1]) + 1]:
+        count, rest = divmod(rest, _UNITS[unit])
+        shown = str(count) if unit == "day" else f"{count:02d}"
+        if unit == "second" and rest:
+            shown += f".{rest:06d}".rstrip("0")
+        body += ("" if not body else " " if unit == "hour" else ":") + shown
+    return f"INTERVAL '{sign}{body}' {' TO '.join(fields).upper()}"

@@ -1,0 +1,89 @@
+"""What names mean inside one query block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from headrace.errors import Position, SqlError
+from headrace.plan.exprs import Column, Expr
+
+
+@dataclass(frozen=True)
+class Source:
+    """A FROM item: its name in the query and its columns."""
+
+    name: str
+    columns: tuple[Column, ...]
+    hidden: frozenset[int] = frozenset()
+    """Columns a USING clause merged into the other side's: reachable by qualified name only."""
+
+
+@dataclass
+class Scope:
+    """The columns a block's expressions can name, and any the block itself defines."""
+
+    sources: list[Source] = field(default_factory=list)
+    extras: dict[tuple[str, ...], Column] = field(default_factory=dict)
+    """Names that are no column of a source: ``window.start`` after GROUP BY window(…)."""
+
+    def column(self, parts: tuple[str, ...], position: Position | None) -> Column:
+        """The one column these name parts mean."""
+        wanted = tuple(p.lower() for p in parts)
+        if wanted in self.extras:
+            return self.extras[wanted]
+        found = self._matches(wanted)
+        if len(found) == 1:
+            return found[0]
+        name = ".".join(parts)
+        if found:
+            raise SqlError(
+                "AMBIGUOUS_REFERENCE",
+                f"{name} could be a column of {', '.join(sorted(s.name for s in self._holders(found)))}",
+                position=position,
+                hint="put the relation's name before it",
+            )
+        known = sorted({c.name for s in self.sources for c in s.columns})
+        near = get_close_matches(parts[-1], known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"columns here: {', '.join(known) or 'none'}"
+        raise SqlError("UNRESOLVED_COLUMN", f"there is no column {name}", position=position, hint=hint)
+
+    def star(self, qualifier: str | None, position: Position | None) -> list[Column]:
+        """The columns ``*`` or ``qualifier.*`` stands for."""
+        if qualifier is None:
+            return [c for s in self.sources for c in s.columns if c.id not in s.hidden]
+        for source in self.sources:
+            if source.name.lower() == qualifier.lower():
+                return list(source.columns)
+        raise SqlError("CANNOT_RESOLVE_STAR", f"there is no relation {qualifier} in FROM", position=position)
+
+    def _matches(self, wanted: tuple[str, ...]) -> list[Column]:
+        if len(wanted) == 1:
+            return [c for s in self.sources for c in s.columns if c.name.lower() == wanted[0] and c.id not in s.hidden]
+        if len(wanted) == 2:
+            return [
+                c for s in self.sources if s.name.lower() == wanted[0] for c in s.columns if c.name.lower() == wanted[1]
+            ]
+        return []
+
+    def _holders(self, columns: list[Column]) -> list[Source]:
+        ids = {c.id for c in columns}
+        return [s for s in self.sources if ids & {c.id for c in s.columns}]
+
+
+@dataclass
+class OutputScope:
+    """ORDER BY and HAVING: the block's own output names first, then what is below."""
+
+    outputs: dict[str, Expr]
+    below: Scope
+    aliases: dict[int, Expr] = field(default_factory=dict)
+    """Stand-in columns handed out for outputs, to be replaced by their expressions."""
+
+    def column(self, parts: tuple[str, ...], position: Position | None) -> Column:
+        if len(parts) == 1 and parts[0].lower() in self.outputs:
+            expr = self.outputs[parts[0].lower()]
+            stand_in = Column.fresh(parts[0], expr.type)
+            self.aliases[stand_in.id] = expr
+            return stand_in
+        return self.below.column(parts, position)

@@ -1,0 +1,61 @@
+"""Questions about a parse tree: where it stands, what it calls, whether the algebra holds it."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from headrace.errors import Position
+from headrace.sql.functions import GENERATORS, TIME_UNIT_FIRST
+
+
+class OutsideAlgebra(Exception):
+    """The expression needs more than rows one at a time; the whole query block is Spark's."""
+
+    def __init__(self, reason: str, position: Position | None = None) -> None:
+        self.reason = reason
+        self.position = position
+        super().__init__(reason)
+
+
+def position_of(node: exp.Expr | None) -> Position | None:
+    """Where the node starts in its statement, from the first of its tokens that knows.
+
+    >>> from sqlglot import parse_one
+    >>> from headrace.sql.verbatim import Verbatim
+    >>> print(position_of(parse_one("1 +\\n  price", read=Verbatim).expression))
+    line 2, column 3
+    """
+    if node is None:
+        return None
+    metas = [part.meta for part in node.walk() if part.meta.get("line") is not None]
+    if not metas:
+        return None
+    first = min(metas, key=lambda meta: meta["start"])
+    # sqlglot notes the column of a token's last character.
+    return Position(first["line"], max(1, first["col"] - (first["end"] - first["start"])))
+
+
+def function_name(node: exp.Expr) -> str:
+    """The name of a called function as Spark knows it, in lower case; empty for anything but a call."""
+    return node.name.lower() if isinstance(node, exp.Anonymous) else ""
+
+
+def starts_with_unit(node: exp.Expr) -> bool:
+    """Whether the call's first argument is a unit word, as in ``datediff(DAY, a, b)``."""
+    return function_name(node) in TIME_UNIT_FIRST and len(node.expressions) == 3
+
+
+def check_inside_algebra(node: exp.Expr) -> None:
+    """Raise OutsideAlgebra if anything in ``node`` is more than a scalar expression or an aggregate."""
+    for part in node.walk():
+        name = function_name(part)
+        if isinstance(part, exp.Window):
+            raise OutsideAlgebra("a window function", position_of(part))
+        if isinstance(part, exp.Query | exp.Exists):
+            raise OutsideAlgebra("a subquery in an expression", position_of(part))
+        if isinstance(part, exp.Lambda):
+            raise OutsideAlgebra("a lambda function", position_of(part))
+        if name in GENERATORS:
+            raise OutsideAlgebra(f"the generator {name}", position_of(part))
+        if name in ("grouping", "grouping_id"):
+            raise OutsideAlgebra("grouping sets", position_of(part))

@@ -1,0 +1,235 @@
+"""The directory a database lives in: who may write it, what belongs to it, what is left over.
+
+::
+
+    headrace.duckdb       catalog, epochs, source sequences, state relations, table tails
+    headrace.duckdb.wal   DuckDB's write-ahead log
+    segments/             immutable files other processes may read, each named in the manifest
+    scratch/              files of running statements and published snapshots, swept at open
+    headrace.lock         held (flock) by the one process that has the database open; holds its pid
+    headrace.marker       the last epoch acknowledged, kept outside the database file
+
+The marker is how a lost log is noticed. DuckDB opens a database whose log is gone without a
+word: the epochs in the log have silently never been. The marker is written after each commit,
+so it never claims more than is durable, and a database file that knows less has lost something.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import weakref
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import StoreError
+
+DATABASE = "headrace.duckdb"
+LOG = DATABASE + ".wal"
+UNFINISHED = DATABASE + ".new"
+SEGMENTS = "segments"
+SCRATCH = "scratch"
+LOCK = "headrace.lock"
+MARKER = "headrace.marker"
+# What a creation that was cut short may leave; a directory with nothing else counts as empty.
+_CREATION = frozenset({LOCK, SEGMENTS, SCRATCH, UNFINISHED, UNFINISHED + ".wal", MARKER})
+# One disk sector: overwritten in place by a single write, so it is the old marker or the new one.
+_MARKER_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What the last acknowledged commit left outside the database file."""
+
+    database: str
+    epoch: int
+    at: int
+
+    def encode(self) -> bytes:
+        """The marker as one padded sector with a checksum.
+
+        >>> Marker.decode(Marker("x", 7, 0).encode())
+        Marker(database='x', epoch=7, at=0)
+        >>> Marker.decode(b"7" * 512) is None
+        True
+        """
+        body = json.dumps([self.database, self.epoch, self.at])
+        return f"{zlib.crc32(body.encode()):08x} {body}\n".ljust(_MARKER_BYTES).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Marker | None:
+        """The marker in ``data``; ``None`` if there is none that can be trusted."""
+        check, _, body = data.decode("utf-8", "replace").strip().partition(" ")
+        if check != f"{zlib.crc32(body.encode()):08x}":
+            return None
+        database, epoch, at = json.loads(body)
+        return Marker(database, epoch, at)
+
+
+class Lock:
+    """The right to write a directory: an advisory ``flock``, released by the kernel when the process dies.
+
+    ``flock`` and not a POSIX record lock: it belongs to the open file, so a second open in the
+    *same* process is refused too, and closing some other descriptor of the file does not drop it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+            self.release()
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            mine = holder == str(os.getpid())
+            who = "this process" if mine else f"process {holder or 'unknown'}"
+            raise StoreError(
+                "DATABASE_IN_USE",
+                f"{path.parent} is open in {who}",
+                hint="a database has one writing process: use the open one, or close it first",
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        _held.add(self)
+
+    def release(self) -> None:
+        """Give the right back; harmless when it is already given."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _forget_locks() -> None:
+    # A forked child shares the open file: it would keep the lock alive after its parent is gone.
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_forget_locks)
+
+
+class Directory:
+    """A claimed database directory: paths, lock, marker and sweeping."""
+
+    def __init__(self, path: Path) -> None:
+        """Claim ``path`` for this process, creating it where there is nothing yet.
+
+        A directory that holds something else is left exactly as it was.
+        """
+        self.path = path
+        self._marker_fd = -1
+        try:
+            _refuse_foreign(path)
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(path / LOCK)
+            try:
+                self.segments.mkdir(exist_ok=True)
+                self.scratch.mkdir(exist_ok=True)
+                self._marker_fd = os.open(path / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except BaseException:
+                self._lock.release()
+                raise
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    @property
+    def database(self) -> Path:
+        return self.path / DATABASE
+
+    @property
+    def segments(self) -> Path:
+        return self.path / SEGMENTS
+
+    @property
+    def scratch(self) -> Path:
+        return self.path / SCRATCH
+
+    def marker(self) -> Marker | None:
+        """The marker as it stands; ``None`` where there is none or it cannot be trusted."""
+        return Marker.decode(os.pread(self._marker_fd, _MARKER_BYTES, 0))
+
+    def mark(self, marker: Marker) -> None:
+        """Set the marker. Until ``sync_marker`` it survives this process, not the machine: that is enough,
+        for a marker that lags behind notices less but never refuses a sound database."""
+        os.pwrite(self._marker_fd, marker.encode(), 0)
+
+    def sync_marker(self) -> None:
+        """Make the marker survive the machine."""
+        os.fsync(self._marker_fd)
+
+    def log_bytes(self) -> int:
+        """Size of the write-ahead log: what a checkpoint would have to fold in."""
+        try:
+            return os.stat(self.path / LOG).st_size
+        except FileNotFoundError:
+            return 0
+
+    def sweep_segments(self, named: set[str]) -> None:
+        """Remove every file of ``segments/`` the manifest does not name."""
+        for entry in self.segments.iterdir():
+            if entry.name not in named:
+                remove(entry)
+
+    def sweep_scratch(self) -> None:
+        """Remove everything in ``scratch/``."""
+        for entry in self.scratch.iterdir():
+            remove(entry)
+
+    def release(self) -> None:
+        """Let another process have the directory."""
+        if self._marker_fd >= 0:
+            os.close(self._marker_fd)
+            self._marker_fd = -1
+        self._lock.release()
+
+
+def _refuse_foreign(path: Path) -> None:
+    if path.is_dir():
+        names = set(os.listdir(path))
+        if DATABASE in names or MARKER in names or not names - _CREATION:
+            return
+        what = "holds other files"
+    elif path.exists():
+        what = "is a file"
+    else:
+        return
+    raise StoreError(
+        "NOT_A_DATABASE",
+        f"{path} {what} and is not a Headrace database; nothing in it was changed",
+        hint="name an empty or new directory",
+    )
+
+
+def unwritable(path: Path, error: OSError) -> StoreError:
+    """The refusal for a directory the operating system will not let us write."""
+    return StoreError(
+        "STATE_NOT_WRITABLE",
+        f"cannot write in {path}: {error.strerror or error}",
+        hint="check the path, its permissions and the free space",
+    )
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory of files; one that is gone already is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file written by any process of this machine, and its name, survive a power cut."""
+    for target in (path, path.parent):
+        fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,132 @@
+"""What the writer remembers between commits, so that a commit need not ask the database.
+
+Two questions come with every batch: *was this (source, sequence) committed before?* and *since
+which epoch is this relation's content unchanged?* Both answers are durable in the epoch rows;
+the ledger keeps them in memory, small: sequences as runs without gaps, changes as epoch lists
+cut back to what open snapshots can still ask about.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+CATALOG = ""
+"""The name the catalog itself changes under; no relation may have it."""
+
+_TRIM_AT = 256
+
+
+class Runs:
+    """A set of integers as sorted runs without gaps: dense sequences cost one run, however many.
+
+    >>> runs = Runs([(1, 3), (7, 7)])
+    >>> for n in (5, 4, 6): runs.add(n)
+    >>> list(runs), 4 in runs, 8 in runs
+    ([(1, 7)], True, False)
+    """
+
+    def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+        for low, high in sorted(runs):
+            if self._highs and low <= self._highs[-1] + 1:
+                self._highs[-1] = max(high, self._highs[-1])
+            else:
+                self._lows.append(low)
+                self._highs.append(high)
+
+    def __contains__(self, n: int) -> bool:
+        at = bisect_right(self._lows, n) - 1
+        return at >= 0 and n <= self._highs[at]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._lows, self._highs, strict=True)
+
+    def add(self, n: int) -> None:
+        """Put one integer in, joining it to the runs it touches."""
+        at = bisect_right(self._lows, n)
+        if at and n <= self._highs[at - 1]:
+            return
+        joins_left = at > 0 and self._highs[at - 1] == n - 1
+        joins_right = at < len(self._lows) and self._lows[at] == n + 1
+        if joins_left and joins_right:
+            self._highs[at - 1] = self._highs[at]
+            del self._lows[at], self._highs[at]
+        elif joins_left:
+            self._highs[at - 1] = n
+        elif joins_right:
+            self._lows[at] = n
+        else:
+            self._lows.insert(at, n)
+            self._highs.insert(at, n)
+
+
+class Ledger:
+    """Committed sequences and change epochs; written by the writer thread, read by any.
+
+    Changes of the epoch being committed stand here *before* the database commits it: a snapshot
+    asks with its own epoch, so it cannot see them early, and it never sees them late.
+
+    >>> ledger = Ledger(0, [], [])
+    >>> ledger.announce(1, {"t"}); ledger.settle(1, [("kafka", 40)])
+    >>> ledger.announce(2, {"t"}); ledger.withdraw(2, {"t"})
+    >>> ledger.last_change("t", 5), ledger.last_change("t", 0), ledger.committed("kafka", 40)
+    (1, 0, True)
+    """
+
+    def __init__(
+        self, epoch: int, sequences: Iterable[tuple[str, int, int]], changes: Iterable[tuple[str, int]]
+    ) -> None:
+        self.epoch = epoch
+        """The last epoch acknowledged; the database may be one ahead while a commit returns."""
+        by_source: dict[str, list[tuple[int, int]]] = {}
+        for source, low, high in sequences:
+            by_source.setdefault(source, []).append((low, high))
+        self._sequences = {source: Runs(runs) for source, runs in by_source.items()}
+        self._changes: dict[str, list[int]] = {relation: [at] for relation, at in changes}
+
+    def committed(self, source: str, sequence: int) -> bool:
+        """Whether an acknowledged epoch recorded this sequence of this source."""
+        runs = self._sequences.get(source)
+        return runs is not None and sequence in runs
+
+    def last_change(self, relation: str, epoch: int) -> int:
+        """The last epoch up to ``epoch`` that altered the relation's content; 0 if none did."""
+        history = self._changes.get(relation, [])
+        at = bisect_right(history, epoch)
+        return history[at - 1] if at else 0
+
+    def announce(self, epoch: int, changed: Iterable[str]) -> None:
+        """Note what the epoch about to be committed alters."""
+        for relation in changed:
+            self._changes.setdefault(relation, []).append(epoch)
+
+    def withdraw(self, epoch: int, changed: Iterable[str]) -> None:
+        """Undo :meth:`announce`: the epoch was not committed."""
+        for relation in changed:
+            history = self._changes[relation]
+            assert history[-1] == epoch
+            history.pop()
+
+    def settle(self, epoch: int, recorded: Iterable[tuple[str, int]]) -> None:
+        """The announced epoch is durable, with the sequences it recorded."""
+        for source, sequence in recorded:
+            self._sequences.setdefault(source, Runs()).add(sequence)
+        self.epoch = epoch
+
+    def trim(self, oldest: int, changed: Iterable[str]) -> None:
+        """Forget changes no snapshot at ``oldest`` or later can ask about."""
+        for relation in changed:
+            history = self._changes.get(relation, [])
+            if len(history) > _TRIM_AT:
+                # Replaced, not cut in place: a reader may be searching the list just now.
+                self._changes[relation] = history[max(bisect_right(history, oldest) - 1, 0) :]
+
+    def sequences(self) -> list[tuple[str, int, int]]:
+        """All committed sequences as (source, low, high)."""
+        return [(source, low, high) for source, runs in self._sequences.items() for low, high in runs]
+
+    def changes(self) -> list[tuple[str, int]]:
+        """The last change of every relation."""
+        return [(relation, history[-1]) for relation, history in self._changes.items() if history]

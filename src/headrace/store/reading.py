@@ -1,0 +1,153 @@
+"""What can be read inside one transaction, whether it is a snapshot's or the writer's own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from headrace.errors import StoreError
+from headrace.store.format import identifier, literal
+
+EPOCH_COLUMN = "__epoch"
+"""The hidden last column of every stored relation: the epoch a row was written in."""
+
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A named thing of the catalog. Frozen: a name is put once and dropped, never altered."""
+
+    name: str
+    kind: str
+    body: dict[str, Any]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An immutable file of a relation, visible since an epoch."""
+
+    path: Path
+    rows: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One commit: when, what for, and the relations whose content it altered."""
+
+    epoch: int
+    at: datetime
+    label: str
+    changed: tuple[str, ...]
+
+
+def key_of(name: str) -> str:
+    """Names are compared without case, as Spark compares them.
+
+    >>> key_of("Low_Stock")
+    'low_stock'
+    """
+    return name.lower()
+
+
+def table_of(relation: str) -> str:
+    """A stored relation as SQL text; its last column is ``__epoch``.
+
+    >>> table_of("S1")
+    'state."s1"'
+    """
+    return f"state.{identifier(key_of(relation))}"
+
+
+def no_relation(relation: str) -> StoreError:
+    """The refusal for a relation that is not stored."""
+    return StoreError("RELATION_NOT_FOUND", f"no stored relation {relation!r}", hint="create it with create_relation")
+
+
+class Reading:
+    """Reads of one transaction: everything returned belongs to the same epoch."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, epoch: int, segments: Path) -> None:
+        self.cursor = cursor
+        self.epoch = epoch
+        self._segments = segments
+
+    def _fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        # Always to the end: a result left half read blocks the connection (ResourceInUseException).
+        rows: list[tuple[Any, ...]] = self.cursor.execute(sql).fetchall()
+        return rows
+
+    def table(self, relation: str) -> str:
+        """The relation as SQL text for ``query``; its columns are followed by ``__epoch``."""
+        return table_of(relation)
+
+    def query(self, sql: str, **relations: pa.Table) -> pa.Table:
+        """Run DuckDB SQL in this transaction; Arrow tables given by name are relations of it."""
+        for name, rows in relations.items():
+            self.cursor.register(name, rows)
+        try:
+            result = self.cursor.sql(sql)
+            return pa.table({}) if result is None else result.to_arrow_table()
+        finally:
+            for name in relations:
+                self.cursor.unregister(name)
+
+    def schema(self, relation: str) -> pa.Schema:
+        """The schema the relation was created with, ``__epoch`` left out."""
+        found = self._fetch(f"SELECT arrow FROM book.relations WHERE relation = {literal(key_of(relation))}")
+        if not found:
+            raise no_relation(relation)
+        return pa.ipc.read_schema(pa.py_buffer(found[0][0]))
+
+    def scan(self, relation: str) -> pa.Table:
+        """All rows stored in the database file, in the schema the relation was created with."""
+        schema = self.schema(relation)
+        columns = ", ".join(identifier(name) for name in schema.names)
+        return self.query(f"SELECT {columns} FROM {self.table(relation)}").cast(schema)
+
+    def relations(self) -> list[str]:
+        """The keys (lower-case names) of all stored relations."""
+        return [relation for (relation,) in self._fetch("SELECT relation FROM book.relations ORDER BY relation")]
+
+    def rows(self, relation: str) -> int:
+        """How many rows the database file holds for the relation; segments are not counted."""
+        try:
+            return int(self._fetch(f"SELECT count(*) FROM {self.table(relation)}")[0][0])
+        except duckdb.CatalogException:
+            raise no_relation(relation) from None
+
+    def manifest(self, relation: str) -> list[Segment]:
+        """The relation's segments, oldest first."""
+        found = self._fetch(
+            "SELECT file, rows, epoch FROM book.segments "
+            f"WHERE relation = {literal(key_of(relation))} ORDER BY epoch, file"
+        )
+        return [Segment(self._segments / file, rows, epoch) for file, rows, epoch in found]
+
+    def segments(self, relation: str) -> list[Path]:
+        """The files of the relation, oldest first."""
+        return [segment.path for segment in self.manifest(relation)]
+
+    def definitions(self) -> list[Definition]:
+        """The catalog, in the order things were put: what depends on another comes after it."""
+        found = self._fetch("SELECT name, kind, body, epoch FROM book.definitions ORDER BY epoch, rowid")
+        return [Definition(name, kind, json.loads(body), epoch) for name, kind, body, epoch in found]
+
+    def epochs(self, limit: int = 100) -> list[Epoch]:
+        """The most recent epochs, newest first. Far older ones are folded away."""
+        found = self._fetch(
+            "SELECT epoch, moment, label, changed FROM book.epochs "
+            f"WHERE epoch > {self.epoch - limit} ORDER BY epoch DESC LIMIT {limit}"
+        )
+        return [
+            Epoch(epoch, _START + timedelta(microseconds=at), label, tuple(json.loads(changed)))
+            for epoch, at, label, changed in found
+        ]

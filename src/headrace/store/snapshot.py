@@ -1,0 +1,101 @@
+"""Readers: each with its own cursor and read transaction, so each sees whole epochs only.
+
+A cursor per reader because a DuckDB connection shared by threads returns other threads' rows; a
+read-only transaction because only the writer may make epochs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import duckdb
+
+from headrace.store.directory import remove
+from headrace.store.ledger import CATALOG, Ledger
+from headrace.store.reading import Reading, key_of
+
+
+class Snapshot(Reading):
+    """The database as of one epoch, for as long as it is open. For one thread at a time."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, segments: Path, ledger: Ledger) -> None:
+        # DuckDB fixes what a transaction sees at its first access, not at BEGIN: reading the epoch is that
+        # access. The acknowledged epoch bounds the scan to the newest rows.
+        epochs = cursor.execute(
+            f"BEGIN TRANSACTION READ ONLY; SELECT max(epoch) FROM book.epochs WHERE epoch >= {ledger.epoch}"
+        ).fetchall()
+        super().__init__(cursor, epochs[0][0], segments)
+        self._ledger = ledger
+
+    def last_change(self, relation: str) -> int:
+        """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
+        return self._ledger.last_change(key_of(relation), self.epoch)
+
+    @property
+    def catalog_epoch(self) -> int:
+        """The epoch that last put or dropped a definition."""
+        return self._ledger.last_change(CATALOG, self.epoch)
+
+    def recorded(self, source: str, sequence: int) -> bool:
+        """Whether this source's sequence is committed by now (possibly by a later epoch than this one)."""
+        return self._ledger.committed(source, sequence)
+
+
+class Readers:
+    """The open snapshots, and the files that wait for the older of them to end."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open: dict[duckdb.DuckDBPyConnection, tuple[int, int]] = {}
+        self._doomed: list[tuple[int, Path]] = []
+
+    def enter(self, cursor: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
+        """Note a reader *before* its transaction begins, at an epoch it cannot be older than."""
+        with self._changed:
+            self._open[cursor] = (ledger.epoch, threading.get_ident())
+
+    def leave(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """A reader is done; files only it needed go."""
+        with self._changed:
+            self._open.pop(cursor, None)
+            self._changed.notify_all()
+        self.delete()
+
+    def oldest(self, head: int) -> int:
+        """The oldest epoch an open snapshot may see; ``head`` if none is open."""
+        with self._changed:
+            return min((epoch for epoch, _ in self._open.values()), default=head)
+
+    def doom(self, epoch: int, files: Iterable[Path]) -> None:
+        """Delete files once every snapshot older than ``epoch`` is closed."""
+        with self._changed:
+            self._doomed += [(epoch, file) for file in files]
+
+    def delete(self) -> None:
+        """Delete the doomed files nobody can need any more."""
+        if not self._doomed:
+            return
+        with self._changed:
+            oldest = min((epoch for epoch, _ in self._open.values()), default=None)
+            ready = [file for epoch, file in self._doomed if oldest is None or oldest >= epoch]
+            self._doomed = [(epoch, file) for epoch, file in self._doomed if oldest is not None and oldest < epoch]
+        for file in ready:
+            remove(file)
+
+    def end(self, patience: float) -> None:
+        """Interrupt running queries, wait for their threads to let go, then close whatever is left."""
+        me = threading.get_ident()
+        deadline = time.monotonic() + patience
+        with self._changed:
+            for cursor in self._open:
+                cursor.interrupt()
+            # A snapshot of the closing thread itself cannot end while that thread waits here.
+            while any(owner != me for _, owner in self._open.values()) and time.monotonic() < deadline:
+                self._changed.wait(deadline - time.monotonic())
+            for cursor in self._open:
+                cursor.close()
+            self._open.clear()
+        self.delete()

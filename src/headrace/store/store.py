@@ -1,0 +1,258 @@
+"""The store: one directory, one writing process, whole epochs.
+
+Everything that must change together (rows, state, catalog, source sequences, the manifest of files)
+changes in one commit. DESIGN.md, *State, epochs, durability*.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TypeVar
+
+import duckdb
+import pyarrow as pa
+
+from headrace.errors import StoreError
+from headrace.store import format as file_format
+from headrace.store.directory import Directory, Marker, remove, unwritable
+from headrace.store.ledger import Ledger
+from headrace.store.snapshot import Readers, Snapshot
+from headrace.store.transaction import Transaction
+from headrace.store.writer import Writer, closed, load
+
+T = TypeVar("T")
+
+# How long close() waits for the threads of interrupted queries to let go.
+_PATIENCE = 5.0
+
+
+class Store:
+    """An open database. Safe to use from many threads; closed by ``close``, by ``with``, or at exit."""
+
+    path: Path
+    scratch: Path
+    settings: Mapping[str, str]
+
+    def __init__(
+        self,
+        directory: Directory,
+        root: duckdb.DuckDBPyConnection,
+        settings: Mapping[str, str],
+        head: Marker,
+        *,
+        temporary: bool,
+    ) -> None:
+        """Use :meth:`open`."""
+        self.path = directory.path
+        self.scratch = directory.scratch
+        self.settings = MappingProxyType(dict(settings))
+        self._segments = directory.segments
+        self._pid = os.getpid()
+        self._names = itertools.count()
+        # Never executes anything after this: cursors are cut from it, by any thread.
+        self._root = root
+        self._readers = Readers()
+        self._ledger: Ledger = load(root, head.epoch)
+        schemas = {
+            relation: pa.ipc.read_schema(pa.py_buffer(arrow))
+            for relation, arrow in root.execute("SELECT relation, arrow FROM book.relations").fetchall()
+        }
+        folded = root.execute("SELECT min(epoch) FROM book.epochs").fetchall()[0][0]
+        cursor = root.cursor()
+        self._writer = Writer(cursor, directory, self._ledger, self._readers, schemas, head, folded)
+        # Also runs at interpreter exit: DuckDB's binding complains loudly about connections left open.
+        self._finish = weakref.finalize(
+            self, _shut, self._pid, self._writer, self._readers, cursor, root, directory, temporary
+        )
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        defaults: Mapping[str, str] | None = None,
+        memory_limit: str = "4GB",
+        threads: int | None = None,
+        accept_state: bool = False,
+    ) -> Store:
+        """Open the database in a directory, making it if there is none; ``None`` is a temporary one.
+
+        ``settings`` are pinned at creation: later they may be left out, but not differ. ``defaults`` are
+        pinned at creation where ``settings`` says nothing, and ignored later.
+        ``accept_state`` goes on from what is there when the marker says that epochs are missing.
+        """
+        temporary = path is None
+        place = Path(tempfile.mkdtemp(prefix="headrace-")) if path is None else Path(os.path.abspath(path))
+        try:
+            return cls._open(
+                place,
+                settings or {},
+                {**(defaults or {}), **(settings or {})},
+                memory_limit=memory_limit,
+                threads=threads or os.cpu_count() or 1,
+                accept_state=accept_state,
+                temporary=temporary,
+            )
+        except BaseException:
+            if temporary:
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+
+    @classmethod
+    def _open(
+        cls,
+        path: Path,
+        given: Mapping[str, str],
+        at_creation: Mapping[str, str],
+        *,
+        memory_limit: str,
+        threads: int,
+        accept_state: bool,
+        temporary: bool,
+    ) -> Store:
+        directory = Directory(path)
+        root: duckdb.DuckDBPyConnection | None = None
+        try:
+            directory.sweep_scratch()
+            if not directory.database.exists():
+                marker = directory.marker()
+                if marker is not None and marker.epoch > 0 and not accept_state:
+                    raise StoreError(
+                        "STATE_LOST",
+                        f"epoch {marker.epoch} was acknowledged, but {directory.database} is gone",
+                        hint="restore the whole directory from one backup",
+                    )
+                file_format.create(directory, at_creation, memory_limit=memory_limit, threads=threads)
+            root = file_format.connect(
+                directory.database, directory.scratch, memory_limit=memory_limit, threads=threads
+            )
+            head = file_format.judge(root, directory, accept_state=accept_state)
+            settings = file_format.pin(root, given)
+            directory.mark(head)
+            named = {file for (file,) in root.execute("SELECT file FROM book.segments").fetchall()}
+            directory.sweep_segments(named)
+            return cls(directory, root, settings, head, temporary=temporary)
+        except BaseException as error:
+            if root is not None:
+                root.close()
+            refusal = file_format.unopenable(directory, error) if isinstance(error, duckdb.Error) else None
+            directory.release()
+            if refusal is not None:
+                raise refusal from error
+            if isinstance(error, OSError):
+                raise unwritable(path, error) from error
+            raise
+
+    def commit(self, work: Callable[[Transaction], T], *, label: str = "") -> T:
+        """Run ``work`` on the writer thread as one epoch; when this returns, the epoch is durable.
+
+        An exception of ``work`` rolls everything back and is raised here. Work that calls
+        ``tx.unchanged()`` takes no epoch.
+        """
+        self._usable()
+        return self._writer.commit(work, label)
+
+    @contextmanager
+    def read(self) -> Iterator[Snapshot]:
+        """A snapshot of the newest epoch, with a cursor of its own, until the block ends."""
+        self._usable()
+        try:
+            cursor = self._root.cursor()
+        except duckdb.ConnectionException:
+            raise closed() from None
+        self._readers.enter(cursor, self._ledger)
+        try:
+            yield Snapshot(cursor, self._segments, self._ledger)
+        except duckdb.Error as error:
+            if self._finish.alive:
+                raise
+            raise closed() from error
+        finally:
+            with suppress(duckdb.Error):
+                cursor.close()
+            self._readers.leave(cursor)
+
+    def new_segment(self, relation: str, suffix: str = ".parquet") -> Path:
+        """A fresh path under ``segments/``. Swept at the next open unless an epoch names it by then."""
+        self._usable()
+        stem = re.sub(r"[^A-Za-z0-9_]", "_", relation)[:60]
+        while True:
+            path = self._segments / f"{stem}-e{self._ledger.epoch + 1}-{next(self._names)}{suffix}"
+            if not path.exists():
+                return path
+
+    def discard(self, path: Path) -> None:
+        """Delete a file of ``segments/`` or ``scratch/`` that no epoch names: cleanup after a failed commit."""
+        if self._segments not in path.parents and self.scratch not in path.parents:
+            raise StoreError(
+                "SEGMENT_MISPLACED", f"{path} is not a file of this database", hint="pass new_segment()'s path"
+            )
+        with self.read() as snapshot:
+            named = {file for (file,) in snapshot.cursor.execute("SELECT file FROM book.segments").fetchall()}
+        if path.parent == self._segments and path.name in named:
+            raise StoreError("SEGMENT_IN_USE", f"{path.name} is named by an epoch", hint="use remove_segments()")
+        remove(path)
+
+    def close(self) -> None:
+        """Finish waiting commits, fold the log into the file and release the directory. Idempotent.
+
+        Queries still running in other threads are interrupted.
+        """
+        if os.getpid() == self._pid:
+            self._finish()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(
+                "DATABASE_IN_USE",
+                f"{self.path} is open in the parent process {self._pid}",
+                hint="a forked process cannot use its parent's database: open another one there",
+            )
+        if not self._finish.alive:
+            raise closed()
+
+
+def _shut(
+    pid: int,
+    writer: Writer,
+    readers: Readers,
+    cursor: duckdb.DuckDBPyConnection,
+    root: duckdb.DuckDBPyConnection,
+    directory: Directory,
+    temporary: bool,
+) -> None:
+    """Undo :meth:`Store.open`, step by step; each step happens even if one before it fails."""
+    if os.getpid() != pid:
+        return  # a forked child at its exit: the database is its parent's
+    with ExitStack() as steps:
+        if temporary:
+            steps.callback(shutil.rmtree, directory.path, ignore_errors=True)
+        steps.callback(directory.release)
+        steps.callback(directory.sweep_scratch)
+        steps.callback(root.close)
+        steps.callback(cursor.close)
+        steps.callback(readers.end, _PATIENCE)
+        writer.stop()
+        if not temporary:
+            # Without it the log stays and is replayed at the next open: slower, not wrong.
+            with suppress(duckdb.Error, OSError):
+                cursor.execute("CHECKPOINT")
+                directory.sync_marker()

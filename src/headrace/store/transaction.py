@@ -1,0 +1,244 @@
+"""One epoch in the making: what a commit's work may do, all of it or none of it.
+
+A transaction only ever runs on the writer thread. Whatever it does becomes visible with its epoch;
+if the work raises, the database, the catalog and the ledger are as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from headrace.errors import CatalogError, StoreError
+from headrace.store.directory import sync_file
+from headrace.store.format import FORMAT, identifier, literal
+from headrace.store.ledger import CATALOG, Ledger
+from headrace.store.reading import EPOCH_COLUMN, Reading, key_of, no_relation
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what DuckDB and the system say about a write that failed into the store's own error."""
+    try:
+        yield
+    except duckdb.FatalException as error:
+        raise StoreError(
+            "STATE_BROKEN",
+            f"{path}: {error}",
+            hint="close the database and open it again; acknowledged epochs are safe",
+        ) from error
+    except (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException, OSError) as error:
+        # DuckDB reports a log it could not write as a failed COMMIT; other transaction errors are not ours to name.
+        if isinstance(error, duckdb.TransactionException) and "Failed to commit" not in str(error):
+            raise
+        raise StoreError(
+            "STATE_NOT_WRITTEN",
+            f"{path}: {error}",
+            hint="nothing was changed; free disk space or memory and try again",
+        ) from error
+
+
+class Transaction(Reading):
+    """Changes that become one epoch together."""
+
+    def __init__(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        epoch: int,
+        segments: Path,
+        ledger: Ledger,
+        schemas: Mapping[str, pa.Schema],
+    ) -> None:
+        super().__init__(cursor, epoch, segments)
+        self._ledger = ledger
+        self.schemas = dict(schemas)
+        """Schemas of the stored relations as this transaction sees them."""
+        self.changed: set[str] = set()
+        """Relations whose content this epoch alters."""
+        self.recorded: list[tuple[str, int]] = []
+        self.doomed: list[Path] = []
+        """Files that no epoch from this one on names."""
+        self.takes_epoch = True
+
+    def unchanged(self) -> None:
+        """Say that this work changed nothing: it is rolled back and takes no epoch."""
+        self.takes_epoch = False
+
+    # -- catalog ---------------------------------------------------------------------------------
+
+    def put(self, name: str, kind: str, definition: Mapping[str, Any]) -> None:
+        """Enter a definition under a name that is still free (case does not distinguish names)."""
+        found = self._fetch(f"SELECT name, kind FROM book.definitions WHERE key = {literal(key_of(name))}")
+        if found:
+            raise CatalogError(
+                "TABLE_OR_VIEW_ALREADY_EXISTS",
+                f"a {found[0][1]} named {found[0][0]!r} exists",
+                hint="drop it first, or choose another name",
+            )
+        body = json.dumps(definition, ensure_ascii=False, allow_nan=False)
+        self._execute(
+            "INSERT INTO book.definitions VALUES "
+            f"({literal(name)}, {literal(key_of(name))}, {literal(kind)}, {literal(body)}, {FORMAT}, {self.epoch})"
+        )
+        self.changed.add(CATALOG)
+
+    def drop(self, name: str) -> None:
+        """Take a definition out of the catalog. Its relations are the caller's to drop."""
+        gone = self._fetch(f"DELETE FROM book.definitions WHERE key = {literal(key_of(name))} RETURNING name")
+        if not gone:
+            raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"nothing is named {name!r}", hint="check the name")
+        self.changed.add(CATALOG)
+
+    # -- relations -------------------------------------------------------------------------------
+
+    def create_relation(self, relation: str, schema: pa.Schema) -> None:
+        """Make an empty stored relation."""
+        key = key_of(relation)
+        names = [key_of(name) for name in schema.names]
+        if not key or not names or EPOCH_COLUMN in names or len(set(names)) < len(names):
+            raise StoreError(
+                "INVALID_RELATION",
+                f"relation {relation!r} cannot have the columns {schema.names}",
+                hint=f"give it a name and distinct columns, none of them {EPOCH_COLUMN}",
+            )
+        if key in self.schemas:
+            raise StoreError("RELATION_EXISTS", f"relation {relation!r} is stored already", hint="choose another name")
+        self.schemas[key] = schema.remove_metadata()
+        self._fill(key, schema.empty_table())
+        arrow = schema.remove_metadata().serialize().to_pybytes()
+        with writing(self._segments.parent):
+            self.cursor.execute(
+                "INSERT INTO book.relations VALUES (?, ?::BLOB, ?, ?)", [key, arrow, FORMAT, self.epoch]
+            )
+        self.changed.add(key)
+
+    def append(self, relation: str, rows: pa.Table) -> None:
+        """Add rows to a stored relation, stamped with this epoch."""
+        rows = self._conform(relation, rows)
+        if rows.num_rows:
+            # `rows` is found by DuckDB in this frame: registering a view costs more than the insert.
+            with writing(self._segments.parent):
+                self.cursor.execute(f"INSERT INTO {self.table(relation)} SELECT *, {self.epoch} FROM rows")
+            self.changed.add(key_of(relation))
+
+    def replace(self, relation: str, rows: pa.Table, *, altered: bool = False) -> None:
+        """Swap the whole content, all of it stamped with this epoch.
+
+        By default this is compaction: other rows, the same meaning, so ``last_change`` stays.
+        """
+        rows = self._conform(relation, rows)
+        self._fill(key_of(relation), rows)
+        if altered:
+            self.changed.add(key_of(relation))
+
+    def drop_relation(self, relation: str) -> None:
+        """Remove a stored relation with its rows and segments."""
+        key = self._known(relation)
+        self._execute(f"DROP TABLE {self.table(key)}")
+        self._execute(f"DELETE FROM book.relations WHERE relation = {literal(key)}")
+        self.remove_segments(key)
+        del self.schemas[key]
+        self.changed.add(key)
+
+    def rows(self, relation: str) -> int:
+        """How many rows the database file holds for the relation; segments are not counted."""
+        return super().rows(self._known(relation))
+
+    def schema(self, relation: str) -> pa.Schema:
+        """The schema the relation was created with."""
+        return self.schemas[self._known(relation)]
+
+    def _known(self, relation: str) -> str:
+        key = key_of(relation)
+        if key not in self.schemas:
+            raise no_relation(relation)
+        return key
+
+    def _conform(self, relation: str, rows: pa.Table) -> pa.Table:
+        schema = self.schemas[self._known(relation)]
+        if rows.schema.equals(schema):
+            return rows
+        try:
+            # By name, so that a producer may order its columns as it likes; a value that does not fit is an error.
+            if sorted(rows.schema.names) != sorted(schema.names):
+                raise ValueError(f"columns {rows.schema.names} given")
+            return rows.select(schema.names).cast(schema)
+        except (ValueError, pa.ArrowException) as error:
+            raise StoreError(
+                "SCHEMA_MISMATCH",
+                f"rows do not fit relation {relation!r} ({', '.join(f'{f.name} {f.type}' for f in schema)}): {error}",
+                hint="cast the rows to the relation's schema",
+            ) from error
+
+    def _fill(self, key: str, rows: pa.Table) -> None:
+        # A new table instead of DELETE and INSERT: faster, and no dead rows for later scans to step over.
+        # Snapshots that are open keep the old one.
+        columns = ", ".join(identifier(name) for name in rows.schema.names)
+        self._execute_over(
+            rows,
+            f"CREATE OR REPLACE TABLE {self.table(key)} AS "
+            f"SELECT {columns}, {self.epoch}::BIGINT AS {EPOCH_COLUMN} FROM rows",
+        )
+
+    def _execute_over(self, rows: pa.Table, sql: str) -> None:
+        with writing(self._segments.parent):
+            self.cursor.execute(sql)
+
+    def _execute(self, sql: str) -> None:
+        with writing(self._segments.parent):
+            self.cursor.execute(sql)
+
+    # -- segments --------------------------------------------------------------------------------
+
+    def add_segment(self, relation: str, file: Path, rows: int, *, altered: bool = True) -> None:
+        """Make a finished file, written where ``Store.new_segment`` said, part of the relation.
+
+        ``altered=False`` when its rows were in the relation before (moved out of the tail, compacted).
+        """
+        if file.parent != self._segments:
+            raise StoreError(
+                "SEGMENT_MISPLACED", f"{file} is not in {self._segments}", hint="write it where new_segment() says"
+            )
+        with writing(file):
+            sync_file(file)
+        key = key_of(relation)
+        self._execute(
+            f"INSERT INTO book.segments VALUES ({literal(key)}, {literal(file.name)}, {int(rows)}, {self.epoch})"
+        )
+        if altered:
+            self.changed.add(key)
+
+    def remove_segments(self, relation: str, *, altered: bool = True) -> None:
+        """Take all files out of the relation; they are deleted when no open snapshot can need them."""
+        key = key_of(relation)
+        gone = self._fetch(f"DELETE FROM book.segments WHERE relation = {literal(key)} RETURNING file")
+        self.doomed += [self._segments / file for (file,) in gone]
+        if gone and altered:
+            self.changed.add(key)
+
+    # -- sources ---------------------------------------------------------------------------------
+
+    def record(self, source: str, sequence: int) -> bool:
+        """Commit a source's sequence number with this epoch; ``False`` if an epoch has it already."""
+        entry = (source, sequence)
+        if entry in self.recorded or self._ledger.committed(source, sequence):
+            return False
+        if not -(2**63) <= sequence < 2**63:
+            raise StoreError("INVALID_SEQUENCE", f"sequence {sequence} of {source!r} is not a 64-bit integer")
+        self.recorded.append(entry)
+        return True
+
+    def epoch_row(self, at: int, label: str) -> str:
+        """The statement that makes this transaction an epoch."""
+        changed = json.dumps(sorted(self.changed))
+        recorded = json.dumps([{"source": source, "sequence": n} for source, n in self.recorded])
+        return (
+            f"INSERT INTO book.epochs VALUES "
+            f"({self.epoch}, {at}, {literal(label)}, {literal(changed)}, {literal(recorded)})"
+        )

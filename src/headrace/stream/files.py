@@ -1,0 +1,151 @@
+"""From a path or glob to slices: which files, in which format, and who reads which part.
+
+A plan is made of descriptors (paths and ranges), so that a Spark task, or this
+process, can read its own part of the input with a native reader. About as many
+slices as asked for, of about equal bytes: a large file is cut, small ones share
+a slice, every record is in exactly one.
+
+>>> divide([10, 2, 8], 2)
+[[(0, 0, 10)], [(1, 0, 2), (2, 0, 8)]]
+>>> divide([9], 3)
+[[(0, 0, 3)], [(0, 3, 6)], [(0, 6, 9)]]
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headrace.errors import DataError, NotYetSupported
+from headrace.stream import csv, parquet
+from headrace.stream.csv import CsvFile, CsvOptions, CsvPiece, CsvSlice
+from headrace.stream.parquet import ParquetFile, ParquetSlice
+from headrace.types import Schema
+
+Slice = CsvSlice | ParquetSlice
+
+FORMATS = ("csv", "tsv", "parquet")
+_EXTENSIONS = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".parq": "parquet", ".pq": "parquet"}
+
+
+def resolve(pattern: str, format: str | None = None) -> list[Path]:
+    """The files a path or glob names, sorted; all of one format (see :func:`format_of`).
+
+    A path that exists is taken as it is, even with ``*`` or ``[`` in it. As in Spark, a glob
+    skips files whose names start with ``_`` or ``.``.
+    """
+    pattern = pattern.removeprefix("file://")
+    if "://" in pattern:
+        raise NotYetSupported(
+            f"COPY from {pattern.split('://')[0]}:// is not supported yet", hint="copy the files here"
+        )
+    path = Path(pattern).expanduser()
+    if path.is_dir():
+        raise DataError("PATH_IS_DIRECTORY", f"{pattern} is a directory", hint=f"write '{pattern.rstrip('/')}/*.csv'")
+    found = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]
+    if path not in found:
+        found = [p for p in found if p.is_file() and not p.name.startswith(("_", "."))]
+    if not found:
+        raise DataError(
+            "PATH_NOT_FOUND", f"no file matches {pattern}", hint="paths are relative to the working directory"
+        )
+    found.sort()
+    format_of(found, format)
+    return found
+
+
+def format_of(paths: Sequence[Path], format: str | None = None) -> str:
+    """``csv``, ``tsv`` (CSV whose delimiter is a tab unless said otherwise) or ``parquet``.
+
+    >>> format_of([Path("a.CSV"), Path("b.csv")]), format_of([Path("a.dat")], "Parquet")
+    ('csv', 'parquet')
+    """
+    hint = "write FORMAT csv or FORMAT parquet"
+    if format is not None:
+        if format.lower() not in FORMATS:
+            raise DataError("COPY_FORMAT_UNKNOWN", f"COPY does not read the format {format}", hint=hint)
+        return format.lower()
+    formats = {_EXTENSIONS.get(p.suffix.lower()): p for p in paths}
+    if None in formats:
+        raise DataError("COPY_FORMAT_UNKNOWN", f"the name of {formats[None]} does not tell its format", hint=hint)
+    if len(formats) > 1:
+        raise DataError(
+            "COPY_FORMAT_UNKNOWN", f"files of several formats: {', '.join(map(str, formats.values()))}", hint=hint
+        )
+    return next(f for f in formats if f is not None)
+
+
+def plan_slices(
+    paths: Sequence[Path],
+    format: str,
+    options: CsvOptions | None,
+    schema: Schema,
+    columns: tuple[str, ...],
+    parallelism: int,
+    *,
+    quoted_newlines: bool = False,
+) -> list[Slice]:
+    """At most ``parallelism`` slices that together hold every row of ``paths`` once.
+
+    Checks what can be checked without reading everything: headers, and for Parquet the columns
+    and types. ``quoted_newlines=True`` finds CSV record boundaries from the start of each file,
+    after a reader raised :class:`~headrace.stream.csv.QuotedNewline`.
+    """
+    if format == "parquet":
+        return _parquet_slices([parquet.inspect(path, schema) for path in paths], parallelism)
+    options = options or CsvOptions(delimiter="\t" if format == "tsv" else ",")
+    return _csv_slices([csv.layout(path, options, schema) for path in paths], options, parallelism, quoted_newlines)
+
+
+def _csv_slices(files: list[CsvFile], options: CsvOptions, parallelism: int, exact: bool) -> list[Slice]:
+    def record_at(index: int, byte: int) -> int:
+        file = files[index]
+        return csv.record_start(file, file.data_start + byte, options, exact=exact)
+
+    sizes = [file.size - file.data_start for file in files]
+    cuts = _cut(sizes, [file.data_start for file in files], parallelism, record_at)
+    return [CsvSlice(tuple(CsvPiece(files[i], start, end) for i, start, end in group)) for group in cuts]
+
+
+def _parquet_slices(files: list[ParquetFile], parallelism: int) -> list[Slice]:
+    sizes = [sum(file.group_bytes) for file in files]
+    share = sum(sizes) / max(parallelism, 1)
+    cuts = _cut(sizes, [0] * len(files), parallelism, lambda i, byte: parquet.row_at(files[i], byte, share))
+    return [ParquetSlice(tuple(parquet.piece(files[i], start, end) for i, start, end in group)) for group in cuts]
+
+
+def _cut(
+    sizes: list[int], starts: list[int], parallelism: int, place: Callable[[int, int], int]
+) -> list[list[tuple[int, int, int]]]:
+    """Groups of ``(file, start, end)``: :func:`divide`, each cut moved to where ``place`` allows one."""
+    starts = list(starts)  # where the part of each file not yet given away begins
+    groups = []
+    for group in divide(sizes, parallelism):
+        pieces = []
+        for index, _, until in group:
+            end = place(index, until)
+            if end > starts[index]:
+                pieces.append((index, starts[index], end))
+                starts[index] = end
+        if pieces:
+            groups.append(pieces)
+    return groups
+
+
+def divide(sizes: Sequence[int], parts: int) -> list[list[tuple[int, int, int]]]:
+    """``parts`` groups of ranges ``(index, start, end)`` that cover all sizes in order, evenly."""
+    total = sum(sizes)
+    groups: list[list[tuple[int, int, int]]] = [[] for _ in range(max(parts, 1))]
+    begin = 0  # of this size, in the concatenation of all
+    for index, size in enumerate(sizes):
+        position = begin
+        while position < begin + size:
+            part = min(position * len(groups) // total, len(groups) - 1)
+            # the first position of the next group, by the same rounding
+            limit = -(-total * (part + 1) // len(groups))
+            end = min(begin + size, limit)
+            groups[part].append((index, position - begin, end - begin))
+            position = end
+        begin += size
+    return [group for group in groups if group]

@@ -1,0 +1,309 @@
+"""Intake: rows of a stream in, state rows of every view that reads it out, one epoch a statement.
+
+The work is done outside the commit: pipelines run over the input wherever
+``engine/places.py`` says, and only their state rows are handed to the writer. If
+a view was made or dropped meanwhile, the state rows are void and the input is
+run again, so a view sees exactly the inserts that come after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.catalog import Stream
+from headrace.engine import tasks
+from headrace.engine.places import Place, choose
+from headrace.engine.spark import Relation, frame_of_csv, frame_of_rows, leaf, run_plan
+from headrace.engine.worker import PipelineCannot, Slice, Static, Work
+from headrace.plan.nodes import Scan, walk_plan
+from headrace.runtime import Runtime
+from headrace.stream.arrow_file import slices_of, spool
+from headrace.stream.csv import CsvOptions, CsvSlice, QuotedNewline
+from headrace.stream.files import plan_slices
+from headrace.types import Schema, arrow_schema, quote
+from headrace.view.compiled import InsertPipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+StateRows = dict[str, list[pa.Table]]
+
+
+class StaleCatalog(Exception):
+    """A definition changed between computing state rows and committing them."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Arrow rows in this process."""
+
+    table: pa.Table
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files to be read in slices; ``Spooled`` rows are files too."""
+
+    paths: tuple[Path, ...]
+    format: str
+    options: CsvOptions | None
+    schema: Schema
+    """The stream's columns as the files hold them, in order."""
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Spooled:
+    """An Arrow file of rows a program handed over."""
+
+    path: Path
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A Spark DataFrame with the stream's columns and types."""
+
+    frame: DataFrame
+
+
+Input = Rows | Files | Spooled | Frame
+
+
+class Intake:
+    """Turns input into state rows."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def state_rows(
+        self,
+        stream: Stream,
+        pipelines: Sequence[InsertPipeline],
+        statics: Sequence[Static],
+        given: Input,
+        progress: tasks.Progress | None = None,
+    ) -> tuple[int, StateRows]:
+        """How many rows came, and the state rows they leave for each pipeline."""
+        forced: set[str] = set()
+        while True:
+            try:
+                return self._state_rows(stream, pipelines, statics, given, forced, progress)
+            except PipelineCannot as cannot:
+                # Some value of this input is Spark's business: that pipeline runs by Spark SQL this time.
+                forced.add(cannot.state)
+
+    def _state_rows(
+        self,
+        stream: Stream,
+        pipelines: Sequence[InsertPipeline],
+        statics: Sequence[Static],
+        given: Input,
+        forced: set[str],
+        progress: tasks.Progress | None,
+    ) -> tuple[int, StateRows]:
+        settings = self._runtime.settings
+        places = {}
+        for pipeline in pipelines:
+            reason = pipeline.reason or ("its values need Spark" if pipeline.state in forced else None)
+            engine = "auto" if pipeline.state in forced else settings.engine
+            places[pipeline.state] = choose(reason, _bytes(given), task_bytes=settings.task_bytes, engine=engine).place
+        by_spark = [p for p in pipelines if places[p.state] is Place.SPARK]
+        native = [p for p in pipelines if places[p.state] is not Place.SPARK]
+        held = given.schema if isinstance(given, Files) else stream.columns
+        read = {c for p in native for c in p.columns}
+        work = Work(
+            tuple(p.native for p in native if p.native is not None),
+            _used(native, statics),
+            held,
+            _needed(read, held),
+            given.options if isinstance(given, Files) else None,
+            settings.time_zone,
+            tuple(f for f in stream.columns if f.name in read and f not in held),
+        )
+        total, states = 0, dict[str, list[pa.Table]]()
+        if native or not by_spark:
+            in_tasks = any(places[p.state] is Place.TASKS for p in native) or (
+                not native and _bytes(given) >= settings.task_bytes and settings.engine in ("auto", "tasks")
+            )
+            total, states = self._native(work, given, in_tasks, progress)
+        if by_spark:
+            frame, count = self._frame(stream, given)
+            for pipeline in by_spark:
+                states[pipeline.state] = [self._by_spark(stream, pipeline, statics, frame)]
+            total = total or (count if count is not None else frame.count())
+        return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
+
+    # Native, here or in tasks
+
+    def _native(
+        self, work: Work, given: Input, in_tasks: bool, progress: tasks.Progress | None
+    ) -> tuple[int, StateRows]:
+        runtime = self._runtime
+        if isinstance(given, Frame):
+            return tasks.run_frame(given.frame.select(*work.columns), work)
+        if isinstance(given, Rows):
+            if not in_tasks:
+                return given.table.num_rows, self._here(work, iter([given.table]))
+            path = runtime.scratch_file(".arrow")
+            try:
+                spool(path, given.table.to_batches(max_chunksize=65_536), given.table.schema)
+                return self._native(work, Spooled(path, given.table.nbytes), in_tasks, progress)
+            finally:
+                path.unlink(missing_ok=True)
+        try:
+            return self._sliced(work, self._slices(work, given, in_tasks), in_tasks, progress)
+        except QuotedNewline:
+            again = self._slices(work, given, in_tasks, quoted_newlines=True)
+            return self._sliced(work, again, in_tasks, progress)
+
+    def _slices(
+        self, work: Work, given: Files | Spooled, in_tasks: bool, *, quoted_newlines: bool = False
+    ) -> Sequence[Slice]:
+        parallelism = self._runtime.session.parallelism() if in_tasks else 1
+        if isinstance(given, Spooled):
+            return slices_of(given.path, parallelism)
+        return plan_slices(
+            given.paths, given.format, given.options, given.schema, work.columns, parallelism,
+            quoted_newlines=quoted_newlines,
+        )  # fmt: skip
+
+    def _sliced(
+        self, work: Work, slices: Sequence[Slice], in_tasks: bool, progress: tasks.Progress | None
+    ) -> tuple[int, StateRows]:
+        runtime = self._runtime
+        if in_tasks and slices:
+            return tasks.run_slices(runtime.spark, work, slices, scratch=runtime.store.scratch, progress=progress)
+        total, states = 0, dict[str, list[pa.Table]]()
+        everything = sum(tasks.size_of(s) for s in slices)
+        done = 0
+        for piece in slices:
+
+            def report(so_far: int, before: int = done) -> None:
+                if progress is not None:
+                    progress(before + so_far, everything)
+
+            rows, found = runtime.worker.reduce(work, piece, report)
+            done += tasks.size_of(piece)
+            total += rows
+            for state, table in found.items():
+                states.setdefault(state, []).append(table)
+        if progress is not None:
+            progress(everything, everything)
+        return total, states
+
+    def _here(self, work: Work, batches: Iterator[pa.Table]) -> StateRows:
+        worker = self._runtime.worker
+        worker.load(work.statics)
+        states: StateRows = {}
+        for table in batches:
+            for state, rows in worker.partials(work.pipelines, table.select(list(work.columns))).items():
+                states.setdefault(state, []).append(rows)
+        return states
+
+    # Spark SQL
+
+    def _frame(self, stream: Stream, given: Input) -> tuple[DataFrame, int | None]:
+        """The input as a DataFrame with the stream's columns, and its row count where that is known."""
+        spark = self._runtime.spark
+        zone = self._runtime.settings.time_zone
+        if isinstance(given, Frame):
+            return given.frame, None
+        if isinstance(given, Rows):
+            return frame_of_rows(spark, given.table, stream.columns), given.table.num_rows
+        if isinstance(given, Spooled):
+            with pa.memory_map(str(given.path)) as source:
+                table = pa.ipc.open_file(source).read_all()
+            return frame_of_rows(spark, table, stream.columns), table.num_rows
+        parallelism = self._runtime.session.parallelism()
+        names = tuple(f.name for f in given.schema)
+        if given.format == "parquet":
+            plan_slices(given.paths, given.format, None, given.schema, names, 1)  # checks files and types
+            frame = spark.read.parquet(*map(str, given.paths))
+            return _in_columns(frame, given.schema, stream), None
+        # Spark's stages may read a slice again and cannot ask for other slices: cut at true record ends.
+        slices = plan_slices(
+            given.paths, given.format, given.options, given.schema, names, parallelism, quoted_newlines=True
+        )
+        csv = [s for s in slices if isinstance(s, CsvSlice)]
+        if not csv:
+            return frame_of_rows(spark, arrow_schema(stream.columns).empty_table(), stream.columns), 0
+        assert given.options is not None
+        return _in_columns(frame_of_csv(spark, csv, given.options, given.schema, zone), given.schema, stream), None
+
+    def _by_spark(
+        self, stream: Stream, pipeline: InsertPipeline, statics: Sequence[Static], frame: DataFrame
+    ) -> pa.Table:
+        spark = self._runtime.spark
+        frames: dict[Relation, DataFrame] = {}
+        for node in walk_plan(pipeline.plan):
+            if isinstance(node, Scan):
+                if node.kind == "stream":
+                    frames[leaf(node)] = frame
+                else:
+                    build = next(s for s in statics if s.name.startswith(f"{node.relation} "))
+                    frames[leaf(node)] = spark.read.parquet(str(build.path))
+        return run_plan(spark, pipeline.plan, frames, primitive=True)
+
+
+def _needed(read: set[str], held: Schema) -> tuple[str, ...]:
+    """The columns to take from the input; at least one, so that there are rows to count."""
+    names = tuple(f.name for f in held if f.name in read)
+    text = [f.name for f in held if f.type.name == "string"]
+    return names or ((text or [held[0].name])[0],)
+
+
+def _used(pipelines: Sequence[InsertPipeline], statics: Sequence[Static]) -> tuple[Static, ...]:
+    text = " ".join(p.native.sql for p in pipelines if p.native is not None)
+    return tuple(s for s in statics if s.name in text)
+
+
+def _in_columns(frame: DataFrame, held: Schema, stream: Stream) -> DataFrame:
+    """The frame in the stream's columns and types; columns it does not hold are NULL."""
+    from pyspark.sql.functions import col, lit
+
+    names = {f.name for f in held}
+    items = ((col(quote(f.name)) if f.name in names else lit(None), f) for f in stream.columns)
+    return frame.select(*(item.cast(f.type.sql).alias(f.name) for item, f in items))
+
+
+def _bytes(given: Input) -> int:
+    if isinstance(given, Rows):
+        return int(given.table.nbytes)
+    if isinstance(given, Files | Spooled):
+        return given.bytes
+    return 1 << 62  # a DataFrame's rows live in Spark: its tasks are the place for them
+
+
+def of_reader(runtime: Runtime, reader: pa.RecordBatchReader) -> tuple[Rows | Spooled, Callable[[], None]]:
+    """A reader's rows: in memory while they are few, else spooled to a file; and how to let go of them."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in reader:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= runtime.settings.task_bytes and runtime.settings.engine != "native":
+            break
+    else:
+        return Rows(pa.Table.from_batches(held, reader.schema)), lambda: None
+    path = runtime.scratch_file(".arrow")
+
+    def rest() -> Iterator[pa.RecordBatch]:
+        nonlocal size
+        while held:
+            yield held.pop(0)
+        for batch in reader:
+            size += batch.nbytes
+            yield batch
+
+    try:
+        spool(path, rest(), reader.schema)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Spooled(path, size), lambda: path.unlink(missing_ok=True)

@@ -1,0 +1,252 @@
+"""Parquet in slices: row ranges, read by DuckDB inside the fragment's own query.
+
+A Parquet file knows its types, so COPY checks them before anything is read: a
+column converts if every value it may hold keeps its value, or if the one value
+that does not is sure to raise an error (a bigint column into an ``int``). Rounding,
+truncating and guessing a time zone are refused. Then a piece is just a table
+expression: DuckDB skips the row groups outside its range by itself, and no row
+passes through Python.
+
+>>> conversion(pa.int64(), False, INT), conversion(pa.float64(), False, INT)
+(Conversion(sql='CAST({} AS INTEGER)', checked=True), None)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.errors import DataError
+from headrace.types import INT, Field, Schema, Type
+
+__all__ = ["INT", "Conversion", "ParquetFile", "ParquetPiece", "ParquetSlice"]
+
+_ROW_NUMBER = "file_row_number"
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How a column becomes its declared type; ``checked`` if a value may be refused on the way."""
+
+    sql: str
+    checked: bool = False
+
+
+@dataclass(frozen=True)
+class ParquetFile:
+    """What a file's footer says: bytes and rows of its row groups, and each column's conversion."""
+
+    path: Path
+    group_rows: tuple[int, ...]
+    group_bytes: tuple[int, ...]
+    names: tuple[str, ...]
+    conversions: tuple[Conversion, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.group_rows)
+
+
+@dataclass(frozen=True)
+class ParquetPiece:
+    """Rows ``[start, end)`` of a file. ``names`` and ``conversions`` go with the schema's columns."""
+
+    path: Path
+    start: int
+    end: int
+    names: tuple[str, ...]
+    conversions: tuple[Conversion, ...]
+
+
+@dataclass(frozen=True)
+class ParquetSlice:
+    """What one task reads: pieces of one or several files."""
+
+    pieces: tuple[ParquetPiece, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(p.end - p.start for p in self.pieces)
+
+
+def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | None:
+    """How a file's column of Arrow type ``found`` becomes ``wanted``, ``None`` if it does not.
+
+    ``int96`` marks the timestamps older Spark and Hive write: instants, whatever Arrow makes of them.
+    """
+    t = pa.types
+    cast = f"CAST({{}} AS {wanted.duckdb})"
+    if t.is_dictionary(found):
+        found = found.value_type
+    if t.is_null(found) or found == wanted.arrow:
+        return Conversion(cast) if not (int96 and wanted.is_timestamp) else None
+    if t.is_integer(found):
+        bits = found.bit_width + t.is_unsigned_integer(found)  # a sign takes a bit of its own
+        if wanted.is_integer:
+            return Conversion(cast, checked=bits > wanted.arrow.bit_width)
+        if wanted.is_decimal:
+            digits = 20 if found == pa.uint64() else _DIGITS[found.bit_width]
+            return Conversion(cast, checked=digits > wanted.precision - wanted.scale)
+        exact = {"float": 25, "double": 54}.get(wanted.name, 0)  # sign and mantissa
+        return Conversion(cast) if bits <= exact else None
+    if t.is_decimal128(found) or t.is_decimal32(found) or t.is_decimal64(found):
+        if not wanted.is_decimal or not 0 <= found.scale <= wanted.scale:
+            return None
+        return Conversion(cast, checked=found.precision - found.scale > wanted.precision - wanted.scale)
+    if t.is_floating(found):
+        fits = wanted.name == "double" or (wanted.name == "float" and not t.is_float64(found))
+        return Conversion(cast) if fits else None
+    if t.is_timestamp(found):
+        return _timestamp(found, int96, wanted)
+    text = t.is_large_string(found) or t.is_string_view(found)
+    blob = t.is_large_binary(found) or t.is_binary_view(found) or t.is_fixed_size_binary(found)
+    return Conversion(cast) if (text and wanted.name == "string") or (blob and wanted.name == "binary") else None
+
+
+def _timestamp(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | None:
+    if int96:
+        return Conversion("make_timestamptz(epoch_us({}))") if wanted.name == "timestamp" else None
+    if wanted.name != ("timestamp_ntz" if found.tz is None else "timestamp"):
+        return None
+    if found.unit != "ns":
+        return Conversion(f"CAST({{}} AS {wanted.duckdb})")
+    # a cast would cut nanoseconds off; dividing exactly or not at all keeps the value
+    whole = "CASE WHEN epoch_ns({}) % 1000 <> 0 THEN error('nanoseconds do not fit') "
+    return Conversion(whole + f"ELSE CAST({{}} AS {wanted.duckdb}) END", checked=True)
+
+
+def inspect(path: Path, schema: Schema) -> ParquetFile:
+    """Reads a file's footer and finds every column's conversion; :class:`DataError` if one has none.
+
+    Columns are matched by name in any case; columns the schema does not have are not read.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            arrow, metadata = file.schema_arrow, file.metadata
+            leaves = [file.schema.column(i) for i in range(metadata.num_columns)]
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            "PARQUET_UNREADABLE", f"cannot read {path} as Parquet: {error}", hint="check that the file is whole"
+        ) from error
+    int96 = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+    by_name: dict[str, list[pa.Field]] = {}
+    for column in arrow:
+        by_name.setdefault(column.name.lower(), []).append(column)
+    if missing := [f.name for f in schema if f.name.lower() not in by_name]:
+        raise DataError(
+            "MISSING_COLUMN", f"{path} has no column {', '.join(missing)}", hint=f"it has {', '.join(arrow.names)}"
+        )
+    if repeated := [f.name for f in schema if len(by_name[f.name.lower()]) > 1]:
+        raise DataError("REPEATED_COLUMN", f"{path} has {', '.join(repeated)} more than once")
+    if _ROW_NUMBER in by_name:
+        raise DataError("PARQUET_RESERVED_COLUMN", f"{path} has a column {_ROW_NUMBER}", hint="rename it in the file")
+    found = [by_name[f.name.lower()][0] for f in schema]
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    return ParquetFile(
+        path,
+        tuple(g.num_rows for g in groups),
+        tuple(max(g.total_byte_size, 1) for g in groups),
+        tuple(column.name for column in found),
+        tuple(_conversion_of(path, column, f, column.name in int96) for column, f in zip(found, schema, strict=True)),
+    )
+
+
+def _conversion_of(path: Path, column: pa.Field, f: Field, int96: bool) -> Conversion:
+    how = conversion(column.type, int96, f.type)
+    if how is None:
+        spelled = "timestamp (INT96)" if int96 else str(column.type)
+        raise DataError(
+            "PARQUET_TYPE_MISMATCH",
+            f"{path}, column {f.name}: {spelled} does not become {f.type.sql} without loss",
+            hint="declare the column with the file's type, or convert the file",
+        )
+    if f.nullable or not column.nullable:
+        return how
+    return Conversion(f"CASE WHEN {{}} IS NULL THEN error('NULL') ELSE {how.sql} END", checked=True)
+
+
+def check_parquet(path: Path, schema: Schema) -> None:
+    """:class:`DataError` if the file cannot be read, lacks a column, or has one that does not convert."""
+    inspect(path, schema)
+
+
+def row_at(file: ParquetFile, at: int, share: float) -> int:
+    """The row at byte ``at``: between row groups if they are small beside a slice, else inside one."""
+    ends = list(accumulate(file.group_bytes))
+    rows = [0, *accumulate(file.group_rows)]
+    if at >= ends[-1]:
+        return rows[-1]
+    group = int(np.searchsorted(ends, at, side="right"))
+    part = (at - (ends[group] - file.group_bytes[group])) / file.group_bytes[group]
+    if file.group_bytes[group] * 4 <= share:
+        return rows[group + round(part)]
+    return rows[group] + int(part * file.group_rows[group])
+
+
+def piece(file: ParquetFile, start: int, end: int) -> ParquetPiece:
+    """Rows ``[start, end)`` of a file."""
+    return ParquetPiece(file.path, start, end, file.names, file.conversions)
+
+
+def parquet_source(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> str:
+    """A DuckDB table expression for the piece's rows: ``columns`` in their declared types.
+
+    A value that does not fit raises a DuckDB error; :func:`first_bad_value` then tells which.
+    """
+    by_name = {f.name: i for i, f in enumerate(schema)}
+    wanted = [(piece.names[by_name[c]], piece.conversions[by_name[c]], c) for c in columns]
+    items = ", ".join(f"{how.sql.replace('{}', _name(found))} AS {_name(name)}" for found, how, name in wanted)
+    # a query must select something, also where only the number of rows is wanted
+    return f"(SELECT {items or 'NULL AS nothing'} FROM {_rows(piece)})"
+
+
+def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> DataError | None:
+    """The error of the piece's first row that has a value which does not fit, ``None`` if none has."""
+    worst: tuple[int, Field, str | None] | None = None
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for f, found, how in zip(schema, piece.names, piece.conversions, strict=True):
+            if f.name not in columns or not how.checked:
+                continue
+            column = _name(found)
+            lost = (
+                f"epoch_ns({column}) % 1000 <> 0"
+                if f.type.is_timestamp
+                else f"TRY_CAST({column} AS {f.type.duckdb}) IS NULL"
+            )
+            bad = f"{column} IS NOT NULL AND {lost}" + ("" if f.nullable else f" OR {column} IS NULL")
+            row = connection.execute(
+                f"SELECT {_ROW_NUMBER} + 1, CAST({column} AS VARCHAR) FROM {_rows(piece)}"
+                f" AND ({bad}) ORDER BY 1 LIMIT 1"
+            ).fetchone()
+            if row and (worst is None or row[0] < worst[0]):
+                worst = row[0], f, row[1]
+    if worst is None:
+        return None
+    number, f, value = worst
+    if value is None:
+        return DataError("NULL_IN_NOT_NULL", f"{piece.path}, row {number}: column {f.name} is NOT NULL, but has a NULL")
+    return DataError(
+        "PARQUET_BAD_VALUE",
+        f"{piece.path}, row {number}: column {f.name}: {value} is no {f.type.sql}",
+        hint="declare the column with the file's type",
+    )
+
+
+def _rows(piece: ParquetPiece) -> str:
+    path = "".join(f"[{c}]" if c in "*?[" else c for c in str(piece.path)).replace("'", "''")
+    return (
+        f"read_parquet('{path}', {_ROW_NUMBER}=true)"
+        f" WHERE {_ROW_NUMBER} >= {piece.start} AND {_ROW_NUMBER} < {piece.end}"
+    )
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

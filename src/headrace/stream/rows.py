@@ -1,0 +1,285 @@
+"""Rows handed over by a program: whatever holds them, as Arrow in the declared types.
+
+``db.insert`` takes Arrow tables, batches and readers, anything that exports an
+Arrow stream (Polars, DuckDB), pandas, lists of dicts or tuples, and dicts of
+columns. Columns are matched by name in any order and case (tuples by position).
+A value is kept or refused, never changed: an int64 column goes into an ``int``
+if its values fit, and the first one that does not is named.
+
+>>> schema = (Field("part", STRING), Field("n", INT))
+>>> to_arrow([{"n": 1, "part": "bolt"}, {"part": "nut"}], schema).to_pylist()
+[{'part': 'bolt', 'n': 1}, {'part': 'nut', 'n': None}]
+>>> to_arrow(pa.table({"part": ["bolt"], "n": [2**31]}), schema)
+Traceback (most recent call last):
+    ...
+headrace.errors.DataError: [INSERT_BAD_VALUE] row 1, column n: 2147483648 does not fit in int
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import DataError
+from headrace.stream.spellings import first_failure, in_zone
+from headrace.types import INT, INTEGERS, STRING, Field, Schema, Type, arrow_schema
+
+__all__ = ["INT", "STRING", "Field", "to_arrow"]
+
+_FAILURES = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError, ValueError, TypeError)
+
+
+def to_arrow(data: Any, schema: Schema, *, zone: str = "UTC") -> pa.Table | pa.RecordBatchReader:
+    """``data`` as rows of ``schema``; a reader for what arrives as a stream, else a table.
+
+    * A column the schema does not have, or one that is there twice, is an error. So is a
+      missing one, except in dicts (one a row): what a dict leaves out is NULL.
+    * Only conversions that keep the value: see docs/copy.md. A Python or NumPy float goes into
+      a ``float`` column rounded, for Python has no narrower one.
+    * A naive datetime in a ``timestamp`` column is a local time of ``zone``.
+    """
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if isinstance(data, pa.Table):
+        return _table(data, schema, zone)
+    module = type(data).__module__.partition(".")[0]
+    if module == "pandas" and hasattr(data, "columns"):
+        return _table(_from_pandas(data), schema, zone)
+    if module == "polars" and hasattr(data, "collect"):
+        data = data.collect()
+    if isinstance(data, pa.RecordBatchReader):
+        return _reader(data, schema, zone)
+    if hasattr(data, "scanner"):  # a pyarrow dataset
+        return _reader(data.scanner().to_reader(), schema, zone)
+    if hasattr(data, "__arrow_c_stream__"):
+        return _reader(pa.RecordBatchReader.from_stream(data), schema, zone)
+    if isinstance(data, Mapping):
+        return _from_columns(data, schema, zone)
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        return _from_rows(list(data), schema, zone)
+    raise _unknown_input(data)
+
+
+def _unknown_input(data: object) -> DataError:
+    return DataError(
+        "INSERT_UNKNOWN_INPUT",
+        f"rows cannot be taken from {type(data).__module__}.{type(data).__qualname__}",
+        hint="give an Arrow table, batch or reader, a pandas or Polars frame, or a list of dicts or tuples",
+    )
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (*_FAILURES, KeyError) as error:
+        raise DataError("INSERT_BAD_VALUE", f"the pandas frame cannot become Arrow: {error}") from error
+
+
+def _reader(reader: pa.RecordBatchReader, schema: Schema, zone: str) -> pa.RecordBatchReader:
+    """The same stream, converted a batch at a time."""
+    positions = match_columns(reader.schema.names, schema)
+    for f, i in zip(schema, positions, strict=True):
+        _check_types(reader.schema.field(i).type, f)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        before = 0
+        for batch in reader:
+            arrays = [_column(batch.column(i), f, zone, before) for f, i in zip(schema, positions, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema))
+            before += batch.num_rows
+
+    return pa.RecordBatchReader.from_batches(arrow_schema(schema), batches())
+
+
+def _table(table: pa.Table, schema: Schema, zone: str) -> pa.Table:
+    arrays = []
+    for f, i in zip(schema, match_columns(table.schema.names, schema), strict=True):
+        before, chunks = 0, []
+        for chunk in table.column(i).chunks:
+            chunks.append(_column(chunk, f, zone, before))
+            before += len(chunk)
+        if not chunks:
+            _check_types(table.schema.field(i).type, f)
+        arrays.append(pa.chunked_array(chunks, f.type.arrow))
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
+
+
+def match_columns(found: Sequence[str], schema: Schema, *, optional: bool = False) -> list[int]:
+    """Where in ``found`` each column of ``schema`` is; -1 for a missing one if that is allowed."""
+    columns = {f.name.lower() for f in schema}
+    expected = "the columns are " + ", ".join(f.name for f in schema)
+    lower = [str(name).lower() for name in found]
+    if unknown := [str(n) for n, key in zip(found, lower, strict=True) if key not in columns]:
+        raise DataError("UNKNOWN_COLUMN", f"there is no column {', '.join(unknown)}", hint=expected)
+    if len(set(lower)) < len(lower):
+        repeated = sorted({key for key in lower if lower.count(key) > 1})
+        raise DataError("REPEATED_COLUMN", f"{', '.join(repeated)} is there more than once", hint=expected)
+    missing = [f.name for f in schema if f.name.lower() not in lower]
+    if missing and not optional:
+        raise DataError(
+            "MISSING_COLUMN", f"the rows have no column {', '.join(missing)}", hint=f"{expected}; fill it with NULLs"
+        )
+    return [lower.index(f.name.lower()) if f.name not in missing else -1 for f in schema]
+
+
+def _from_columns(data: Mapping[Any, Any], schema: Schema, zone: str) -> pa.Table:
+    values = list(data.values())
+    for name, column in data.items():
+        if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
+            raise DataError(
+                "INSERT_UNKNOWN_INPUT",
+                f"column {name} is no sequence of values",
+                hint="a dict is a dict of columns; for one row write [{...}]",
+            )
+    if len({len(column) for column in values}) > 1:
+        lengths = ", ".join(f"{name} has {len(column)}" for name, column in data.items())
+        raise DataError("INSERT_COLUMN_LENGTHS", f"columns of different lengths: {lengths}")
+    positions = match_columns([str(n) for n in data], schema)
+    arrays = [_from_values(values[i], f, zone) for f, i in zip(schema, positions, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
+
+
+def _from_rows(rows: list[Any], schema: Schema, zone: str) -> pa.Table:
+    columns: list[Sequence[Any]]
+    if not rows:
+        columns = [[] for _ in schema]
+    elif all(isinstance(row, Mapping) for row in rows):
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        positions = match_columns([str(n) for n in names], schema, optional=True)
+        keys = [names[i] if i >= 0 else None for i in positions]
+        columns = [[row.get(key) for row in rows] for key in keys]
+    elif all(isinstance(row, tuple | list) for row in rows):
+        lengths = [len(row) for row in rows]
+        wrong = next((i for i, length in enumerate(lengths) if length != len(schema)), None)
+        if wrong is not None:
+            raise DataError(
+                "INSERT_COLUMN_ARITY_MISMATCH",
+                f"row {wrong + 1} has {lengths[wrong]} values for {len(schema)} columns",
+                hint="the columns are " + ", ".join(f.name for f in schema),
+            )
+        columns = list(zip(*rows, strict=True))
+    else:
+        raise _unknown_input(next(r for r in rows if not isinstance(r, Mapping) or not isinstance(rows[0], Mapping)))
+    arrays = [_from_values(column, f, zone) for f, column in zip(schema, columns, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
+
+
+def _from_values(values: Any, f: Field, zone: str) -> pa.Array:
+    """Python values (or an array of some library) as a column.
+
+    Arrow infers the type from the values alone, so that converting stays one rule for all
+    input: given the type, it would take an int for a timestamp.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, pa.Array):
+        try:
+            values = _inferred(values, f, zone)
+        except _FAILURES as error:
+            bad = first_failure(lambda part: _inferred(part, f, zone), values)
+            where = f"row {bad + 1}, " if bad is not None else ""
+            raise DataError("INSERT_BAD_VALUE", f"{where}column {f.name}: {error}") from error
+        if f.type.name == "float" and pa.types.is_float64(values.type):
+            values = values.cast(pa.float32())
+    return _column(values, f, zone, 0)
+
+
+def _inferred(values: Any, f: Field, zone: str) -> pa.Array:
+    kinds = set(map(type, values)) if isinstance(values, list | tuple) else set()
+    if {str, bytes} <= kinds or {datetime.date, datetime.datetime} <= kinds:
+        # Arrow would quietly make the one into the other
+        raise pa.ArrowInvalid(f"values of different types: {', '.join(sorted(k.__name__ for k in kinds))}")
+    if f.type.is_decimal and int in kinds and bool not in kinds and float not in kinds:
+        return pa.array(values, pa.decimal256(76, f.type.scale))  # Python's integers may be past 64 bits
+    if f.type.is_timestamp and datetime.datetime in kinds:
+        aware = [None if v is None or v.tzinfo is None else v for v in values]
+        naive = [None if v is None or v.tzinfo is not None else v for v in values]
+        local = pa.array(naive, pa.timestamp("us"))
+        if local.null_count == len(local):
+            return pa.array(aware, pa.timestamp("us", tz="UTC"))
+        if f.type.name == "timestamp":
+            return pc.coalesce(pa.array(aware, pa.timestamp("us", tz="UTC")), in_zone(local, zone))
+        if any(aware):
+            raise pa.ArrowInvalid("timestamps with and without a zone")
+        return local
+    return pa.array(values)
+
+
+def _check_types(found: pa.DataType, f: Field) -> None:
+    """An error if no value of Arrow type ``found`` ever becomes the column's type."""
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_nested(found) or not _convertible(found, f.type):
+        raise DataError(
+            "INSERT_TYPE_MISMATCH",
+            f"column {f.name} is {f.type.sql}, but the rows have {found}",
+            hint="convert the column first",
+        )
+
+
+def _convertible(found: pa.DataType, wanted: Type) -> bool:
+    t = pa.types
+    whole, real, exact = t.is_integer(found), t.is_floating(found), t.is_decimal(found)
+    text = t.is_string(found) or t.is_large_string(found) or t.is_string_view(found)
+    blob = t.is_binary(found) or t.is_large_binary(found) or t.is_binary_view(found) or t.is_fixed_size_binary(found)
+    time = t.is_timestamp(found)
+    fits: dict[str, bool] = {
+        "boolean": t.is_boolean(found),
+        **dict.fromkeys((i.name for i in INTEGERS), whole or real or exact),
+        "decimal": whole or exact,
+        "float": whole or real,
+        "double": whole or real,
+        "string": text,
+        "binary": blob,
+        "date": t.is_date(found) or (time and found.tz is None),
+        "timestamp": time,
+        "timestamp_ntz": time and found.tz is None,
+    }
+    return bool(t.is_null(found)) or fits[wanted.name]
+
+
+def _column(array: pa.Array, f: Field, zone: str, before: int) -> pa.Array:
+    """One column converted and checked; ``before`` rows went before it."""
+    _check_types(array.type, f)
+    try:
+        result = _convert(array, f.type, zone)
+    except _FAILURES:
+        bad = first_failure(lambda part: _convert(part, f.type, zone), array)
+        if bad is None:
+            raise
+        value = array[bad].cast(pa.string()).as_py()
+        raise DataError(
+            "INSERT_BAD_VALUE", f"row {before + bad + 1}, column {f.name}: {value} does not fit in {f.type.sql}"
+        ) from None
+    if not f.nullable and result.null_count:
+        bad = pc.index(pc.is_null(result), True).as_py()
+        raise DataError("NULL_IN_NOT_NULL", f"row {before + bad + 1}, column {f.name}: NULL in a NOT NULL column")
+    return result
+
+
+def _convert(array: pa.Array, wanted: Type, zone: str) -> pa.Array:
+    """The values in the wanted type; an error from Arrow if one cannot be kept."""
+    t = pa.types
+    if array.type == wanted.arrow:
+        return array
+    if t.is_dictionary(array.type):
+        return _convert(array.dictionary_decode(), wanted, zone)
+    if wanted.is_decimal and t.is_integer(array.type):
+        array = array.cast(pa.decimal128(38, 0))  # Arrow would refuse by type what may fit by value
+    if t.is_float16(array.type):
+        array = array.cast(pa.float32())
+    if wanted.name == "timestamp" and t.is_timestamp(array.type) and array.type.tz is None:
+        return in_zone(array.cast(pa.timestamp("us")), zone)
+    result = array.cast(wanted.arrow)
+    narrowed = wanted.name == "float" and t.is_float64(array.type)
+    if narrowed or (wanted.name == "date" and t.is_timestamp(array.type)):
+        # the two casts that lose without a word: go back and compare (NaN is itself)
+        same = pc.equal(result.cast(array.type), array)
+        same = pc.or_(same, pc.is_nan(array)) if narrowed else same
+        if not pc.all(same).as_py():
+            raise pa.ArrowInvalid("value changed")
+    return result

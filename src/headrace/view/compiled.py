@@ -1,0 +1,183 @@
+"""A continuous view ready to run (000 §4.2.4).
+
+*init* materialises the static build sides; *insert* runs the stream pipelines of
+whatever stream the rows came by; *query* merges states and runs the upper
+pipeline. All three are compiled here, once, from the view's split plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from headrace.catalog import Catalog, View
+from headrace.engine.plan_sql import NotNative, native_plan, quote_native
+from headrace.engine.worker import BATCH, PARTIALS, Pipeline, Static
+from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, walk_plan
+from headrace.plan.rules import optimize
+from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
+from headrace.plan.split import SplitPlan, State, StreamPipeline, split
+from headrace.sql.binder import Binder, QueryAnalyzer
+from headrace.sql.statements import CreateView, parse
+from headrace.types import Schema, arrow_schema
+
+
+@dataclass(frozen=True, eq=False)
+class InsertPipeline:
+    """One stream pipeline: its plan for Spark SQL, and its native form or why it has none."""
+
+    state: str
+    """The state relation's name in the store."""
+    plan: Node
+    columns: tuple[str, ...]
+    """The stream columns it reads."""
+    native: Pipeline | None
+    reason: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class ContinuousView:
+    """A view's split plan with its pipelines compiled."""
+
+    view: View
+    plan: SplitPlan
+    statics: tuple[Static, ...]
+    zone: str
+
+    @property
+    def name(self) -> str:
+        return self.view.name
+
+    def relation(self, state: State | str) -> str:
+        """The store's name for one of the view's states."""
+        return f"state {self.view.name} {state if isinstance(state, str) else state.name}"
+
+    @cached_property
+    def pipelines(self) -> Mapping[str, tuple[InsertPipeline, ...]]:
+        """What an insert runs, by stream."""
+        found: dict[str, tuple[InsertPipeline, ...]] = {}
+        for pipeline in self.plan.streams:
+            if pipeline.stream is not None:
+                key = pipeline.stream.lower()
+                found[key] = (*found.get(key, ()), self._compile(pipeline))
+        return found
+
+    @cached_property
+    def initial(self) -> tuple[InsertPipeline, ...]:
+        """Pipelines that read no stream: static branches of a UNION ALL, run once at creation."""
+        return tuple(self._compile(p) for p in self.plan.streams if p.stream is None)
+
+    @cached_property
+    def upper_tables(self) -> tuple[str, ...]:
+        """Tables read at each query: their changes show in the next one."""
+        return tuple(sorted(tables_in(self.plan.upper)))
+
+    @cached_property
+    def frozen_tables(self) -> tuple[str, ...]:
+        """Tables joined below the first grouping: read once, when the view was made (000 §4.2.7)."""
+        return tuple(sorted({t for s in self.plan.statics for t in tables_in(s.plan)}))
+
+    def merge_sql(self, state: State, source: str) -> str:
+        """Native SQL that merges a state's rows, read from ``source``, into one row a key."""
+        return native_plan(state.merged(), lambda scan: source, zone=self.zone)
+
+    def _compile(self, pipeline: StreamPipeline) -> InsertPipeline:
+        state = self.plan.state(pipeline.state)
+        name = self.relation(state)
+        columns = _stream_columns(pipeline.plan)
+        builds = {s.name: s for s in self.statics}
+
+        def source(scan: Scan) -> str:
+            if scan.kind == "static":
+                return quote_native(builds[self._static_name(scan.relation)].name)
+            return BATCH if scan.kind == "stream" else quote_native(scan.relation)
+
+        try:
+            wide = native_plan(pipeline.plan, source, zone=self.zone)
+        except NotNative as refusal:
+            return InsertPipeline(name, pipeline.plan, columns, None, refusal.reason)
+        narrow = native_plan(pipeline.plan, source, zone=self.zone, narrow=True)
+        native = Pipeline(
+            name, wide, narrow if narrow != wide else None, self.merge_sql(state, PARTIALS), arrow_schema(state.schema)
+        )
+        return InsertPipeline(name, pipeline.plan, columns, native, None)
+
+    def _static_name(self, static: str) -> str:
+        """The build side's relation name; it carries its file's name, so a view made anew gets its own."""
+        return next(s.name for s in self.statics if s.name.startswith(f"{static} "))
+
+
+def static_relation(view: str) -> str:
+    """The store's name for a view's static build sides."""
+    return f"static {view}"
+
+
+def statics_of(files: Mapping[str, Path]) -> tuple[Static, ...]:
+    """Build sides by their name in the split plan."""
+    return tuple(Static(f"{name} {path.name}", path) for name, path in sorted(files.items()))
+
+
+def plan_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[Node, Schema]:
+    """The bound and optimized plan of a view's query, and the view's columns."""
+    from headrace.errors import SqlError
+    from headrace.types import Field
+
+    bound = Binder(catalog, analyzer).query(statement.query)
+    names = list(statement.columns) or [c.name for c in bound.output]
+    if len(names) != len(bound.output):
+        raise SqlError(
+            "CREATE_VIEW_COLUMN_ARITY_MISMATCH",
+            f"{statement.name} names {len(names)} columns, but its query has {len(bound.output)}",
+            position=statement.position,
+        )
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise SqlError(
+                "COLUMN_ALREADY_EXISTS",
+                f"the view would have two columns named {name}",
+                position=statement.position,
+                hint="give one an alias",
+            )
+        seen.add(name.lower())
+    named = Project(bound, tuple((c.fresh(n, c.type), c) for n, c in zip(names, bound.output, strict=True)))
+    schema = tuple(Field(n, c.type) for n, c in zip(names, bound.output, strict=True))
+    return optimize(drop_root_sort(named)), schema
+
+
+def split_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[SplitPlan | None, Schema]:
+    """The view's split plan if it reads a stream, else nothing to keep."""
+    plan, schema = plan_view(statement, catalog, analyzer)
+    return (split(plan) if streams_in(plan) else None), schema
+
+
+def reads_of(statement: CreateView, catalog: Catalog) -> tuple[str, ...]:
+    """The relations of the catalog a view's text names, as the catalog spells them."""
+    from sqlglot import exp
+
+    ctes = {c.alias.lower() for c in statement.query.find_all(exp.CTE)}
+    found = {t.name.lower() for t in statement.query.find_all(exp.Table)} - ctes
+    shadowed = {t.name.lower() for t in statement.query.find_all(exp.Table) if t.name.lower() in ctes}
+    names = found | {n for n in shadowed if catalog.find(n) is not None}
+    return tuple(sorted(r.name for r in map(catalog.find, names) if r is not None))
+
+
+def reopen(
+    view: View, catalog: Catalog, analyzer: QueryAnalyzer, files: Mapping[str, Path], zone: str
+) -> ContinuousView:
+    """A stored continuous view, compiled again from its definition."""
+    statement = parse(view.text)
+    assert isinstance(statement, CreateView)
+    plan, _ = split_view(statement, catalog, analyzer)
+    assert plan is not None
+    return ContinuousView(view, plan, statics_of(files), zone)
+
+
+def _stream_columns(plan: Node) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for node in walk_plan(plan):
+        if isinstance(node, Scan) and node.kind == "stream":
+            names.update(dict.fromkeys(node.fields))
+    return tuple(names)

@@ -1,0 +1,80 @@
+"""Answers of continuous views: merge, run the upper pipeline, keep the result (000 §4.2.4-4.2.5).
+
+A result is kept with the epoch of the last change to anything it rests on: the
+view's states, and the tables of its upper pipeline. While none of them changes,
+a query gets the kept rows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace import query, tables
+from headrace.plan.nodes import Scan, walk_plan
+from headrace.runtime import Runtime
+from headrace.store import Snapshot
+from headrace.view.compiled import ContinuousView
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """What the last evaluation of a view did."""
+
+    epoch: int
+    rows: pa.Table
+    seconds: float
+
+
+class Answers:
+    """The kept results of all continuous views."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._kept: dict[str, Refresh] = {}
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+        self.evaluations = 0
+        """How often an upper pipeline really ran."""
+
+    def rows(self, snapshot: Snapshot, view: ContinuousView) -> pa.Table:
+        """The view's rows as of the snapshot."""
+        changed = self._changed(snapshot, view)
+        kept = self._kept.get(view.name)
+        if kept is not None and kept.epoch == changed:
+            return kept.rows
+        with self._lock(view.name):
+            kept = self._kept.get(view.name)
+            if kept is not None and kept.epoch == changed:
+                return kept.rows
+            started = time.perf_counter()
+            rows = self._evaluate(snapshot, view)
+            if kept is None or kept.epoch < changed:
+                self._kept[view.name] = Refresh(changed, rows, time.perf_counter() - started)
+            return rows
+
+    def last(self, view: str) -> Refresh | None:
+        return self._kept.get(view)
+
+    def forget(self, view: str) -> None:
+        self._kept.pop(view, None)
+
+    def _lock(self, name: str) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(name, threading.Lock())
+
+    def _changed(self, snapshot: Snapshot, view: ContinuousView) -> int:
+        relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]
+        return max(snapshot.last_change(r) for r in relations)
+
+    def _evaluate(self, snapshot: Snapshot, view: ContinuousView) -> pa.Table:
+        self.evaluations += 1
+        merges = {("state", s.name): view.merge_sql(s, snapshot.table(view.relation(s))) for s in view.plan.states}
+        inner = {
+            ("view", n.relation): n for n in walk_plan(view.plan.upper) if isinstance(n, Scan) and n.kind == "view"
+        }
+        assert not inner, "views over continuous views are ordinary views"
+        return query.run(self._runtime, snapshot, view.plan.upper, query.Leaves({}, merges))
