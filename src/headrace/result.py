@@ -27,9 +27,15 @@ class Result:
     """
 
     def __init__(
-        self, table: pa.Table, *, message: str = "", spark: Callable[[pa.Table], DataFrame] | None = None
+        self,
+        table: pa.Table,
+        *,
+        message: str = "",
+        whole: bool = False,
+        spark: Callable[[pa.Table], DataFrame] | None = None,
     ) -> None:
         self._table = table
+        self._whole = whole
         self._spark = spark
         self.message = message
         """What the statement did, for statements that have no rows to show."""
