@@ -39,7 +39,7 @@ class Headrace:
             with headrace.connect(f"{directory}/db", spark=self._spark, **self._settings) as db:
                 db.sql(f"CREATE STREAM lineitem ({DDL})")
                 db.sql(f"CREATE VIEW answer AS {case.sql}")
-                options = {"header": True} if case.format == "csv" else {}
+                options: dict[str, Any] = {"header": True} if case.format == "csv" else {}
                 start = time.perf_counter()
                 db.copy("lineitem", str(case.file), **options)
                 rows = cast(pa.Table, db.sql("SELECT * FROM answer").arrow())

@@ -1,4 +1,4 @@
-"""One Spark session serves every test that needs one."""
+"""One Spark session serves every test that needs one; hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_CHECKS = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture)
+settings.register_profile("default", deadline=None, suppress_health_check=_CHECKS, derandomize=True)
+settings.register_profile("soak", deadline=None, suppress_health_check=_CHECKS, max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def examples(n: int) -> int:
+    """How many examples a test that costs Spark jobs runs: few by default, many in a soak."""
+    return n * 20 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else n
 
 
 @pytest.fixture(scope="session")

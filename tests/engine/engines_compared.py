@@ -101,7 +101,7 @@ class Native:
     def _fill(self, text: str, rows: list[int], values: list[Any]) -> pa.DataType | None:
         if not rows:
             return None
-        chosen = f"hr_row = {rows[0]}" if len(rows) == 1 else f"list_contains({rows}, hr_row)"
+        chosen = "TRUE" if len(rows) == self.count else f"hr_row IN ({', '.join(map(str, rows))})"
         try:
             found = self._connection.sql(
                 f"SELECT {text} AS v FROM rows WHERE {chosen} ORDER BY hr_row"

@@ -312,6 +312,9 @@ def test_a_full_disk_is_an_error_and_loses_nothing_acknowledged(path: Path) -> N
         except Exception as error:
             print(good, error.condition)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        store.commit(lambda tx: None)
+        with store.read() as snapshot:
+            print(snapshot.last_change("t"))  # not the epoch that failed, though its number was used again
         try:
             store.commit(lambda tx: tx.append("t", row))
             print("again")
@@ -322,11 +325,11 @@ def test_a_full_disk_is_an_error_and_loses_nothing_acknowledged(path: Path) -> N
         path,
     )
     assert done.stderr == ""
-    good, condition, then = done.stdout.split()
-    assert (condition, then) == ("STATE_NOT_WRITTEN", "again")
+    good, condition, change, then = done.stdout.split()
+    assert (condition, int(change), then) == ("STATE_NOT_WRITTEN", 1 + int(good), "again")
     with Store.open(path) as store, store.read() as snapshot:
         assert snapshot.rows("t") == int(good) * 20_000 + 1
-        assert snapshot.epoch == 1 + int(good) + 1
+        assert snapshot.epoch == 1 + int(good) + 2
 
 
 # -- closing ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import CatalogError, HeadraceError, StoreError
-from headrace.store import Definition, Store, Transaction, writer
+from headrace.store import Definition, Store, Transaction, ledger, writer
 from headrace.types import COLUMN_TYPES, Field, arrow_schema, decimal
 
 PARTS = pa.schema([("part", pa.string()), ("n", pa.int64())])
@@ -381,3 +382,29 @@ def test_segments_belong_in_the_directory(filled: Store, tmp_path: Path) -> None
     with refused("SEGMENT_IN_USE"):
         filled.discard(file)
     assert file.exists()
+
+
+def test_interrupting_the_caller_rolls_the_commit_back(filled: Store) -> None:
+    """Ctrl-C in the main thread while its commit runs a long query."""
+
+    def long(tx: Transaction) -> None:
+        tx.append("t", parts(("never", 0)))
+        main = threading.main_thread().ident
+        threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGINT]).start()
+        tx.query("SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
+
+    with pytest.raises(KeyboardInterrupt):
+        filled.commit(long)
+    assert content(filled, "t") == [{"part": "bolt", "n": 1}]
+    assert filled.commit(lambda tx: tx.epoch) == 3
+
+
+def test_long_histories_are_trimmed_but_not_for_open_snapshots(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_TRIM_AT", 8)
+    with filled.read() as early:
+        for n in range(20):
+            filled.commit(lambda tx, n=n: tx.append("t", parts(("p", n))))
+        assert (early.last_change("t"), len(filled._ledger._changes["t"])) == (2, 21)
+    filled.commit(lambda tx: tx.append("t", parts(("p", 0))))
+    with filled.read() as late:
+        assert (late.last_change("t"), len(filled._ledger._changes["t"])) == (23, 1)

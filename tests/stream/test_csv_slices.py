@@ -221,11 +221,9 @@ def test_a_bad_row_has_one_number_under_any_slicing(
     line, condition = bad
     number = sum(1 for before in lines[:at] if before) + 1
     text = b"\n".join([*lines[:at], line, *lines[at:]]) + b"\n"
-    path.write_bytes(b"b,a\n" * header + text)
-    schema = TWO[::-1] if header and condition == "CSV_BAD_VALUE" else TWO
+    path.write_bytes((b"a,b\n" if header else b"") + text)
+    schema = TWO[::-1] if header else TWO  # the header finds the columns
     options = CsvOptions(header=header)
-    if header:
-        path.write_bytes(b"a,b\n" + text)
     with looking_back(step, limit), pytest.raises(DataError) as error:
         try:
             read(path, options, schema, None, parallelism, block_size)
@@ -324,6 +322,26 @@ def test_nul_is_a_character(path: Path) -> None:
     assert rows(path, b"1,a\0b\n") == [(1, "a\0b")]
 
 
+def test_a_byte_order_mark_past_the_start_is_text(path: Path) -> None:
+    """Also where a block starts with it."""
+    path.write_bytes(b"\xef\xbb\xbfx,1\n\xef\xbb\xbfy,2\n")
+    for block_size in (1, 1000):
+        found = read(path, CsvOptions(), (Field("s", STRING), Field("n", INT)), block_size=block_size)
+        assert found.column("s").to_pylist() == ["x", "\ufeffy"]
+
+
+def test_an_empty_last_field_after_a_quoted_one(path: Path) -> None:
+    schema = (Field("x", STRING), Field("y", STRING))
+    assert rows(path, b'"a",', schema) == [("a", None)]
+    assert rows(path, b'"a",""', schema) == [("a", "")]
+
+
+@pytest.mark.parametrize("data", [b"1,2\nq,2\n1,q\n", b"1,2\n1,q\nq,2\n"])
+def test_the_first_bad_row_is_named_whatever_its_column(path: Path, data: bytes) -> None:
+    with pytest.raises(DataError, match="row 2: "):
+        rows(path, data, (Field("x", INT), Field("y", INT)))
+
+
 def test_no_columns_still_count_rows(path: Path) -> None:
     path.write_bytes(b'1,"a\nb"\n2,\xff\n\n3,c')
     plan = files.plan_slices([path], "csv", CsvOptions(), TWO, (), 1)
@@ -385,6 +403,7 @@ SPELLINGS = [
     (INT, "1e3", None),
     (INT, "1_000", None),
     (INT, "+-1", None),
+    (TINYINT, "0xFF", -1),
     (decimal(5, 2), "1.239", None),
     (decimal(5, 2), "1.230000", Decimal("1.23")),
     (decimal(5, 2), "1.2300000000000000000000000000000000000000000", Decimal("1.23")),

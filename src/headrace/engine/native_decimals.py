@@ -80,6 +80,8 @@ class Number:
         """The value times 10^shift as HUGEINT; ``shift`` at least the scale, so nothing is rounded."""
         if shift == 0:
             return f"CAST({self.sql} AS HUGEINT)"
+        if shift >= MAX_PRECISION:
+            raise NotNative("a decimal quotient that needs more than 38 digits")
         wide = f"{self.sql}::DECIMAL({max(self.precision, NARROWEST_WIDE)},{self.scale})"
         return f"CAST({wide} * {power_of_ten(shift)} AS HUGEINT)"
 

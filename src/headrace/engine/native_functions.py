@@ -263,7 +263,7 @@ def _bounds(kind: str) -> tuple[int, int]:
 
 
 def _whole(name: str) -> Build:
-    """floor and ceil. Of a floating-point number they are bigint, or overflow."""
+    """floor and ceil. Of a floating-point number they are bigint, 0 for NaN, or overflow."""
 
     def build(call: Call, printer: Printer) -> str:
         if len(call.args) != 1:
@@ -278,7 +278,7 @@ def _whole(name: str) -> Build:
             return f"CAST({name}({text}::DECIMAL({precision},{arg.type.scale})) AS {call.type.duckdb})"
         over = fail("ARITHMETIC_OVERFLOW", f"Overflow in {name}")
         inside = f"{name}({text}) >= -9223372036854775808::DOUBLE AND {name}({text}) < 9223372036854775808::DOUBLE"
-        return f"CASE WHEN NOT ({inside}) THEN {over} ELSE CAST({name}({text}) AS BIGINT) END"
+        return f"CASE WHEN isnan({text}) THEN 0 WHEN NOT ({inside}) THEN {over} ELSE CAST({name}({text}) AS BIGINT) END"
 
     return build
 

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.engine.native_casts import cast
 from headrace.engine.native_decimals import Number, number
-from headrace.engine.native_functions import FUNCTIONS
+from headrace.engine.native_functions import FUNCTIONS, can_raise
 from headrace.engine.native_text import NotNative, is_utc, text_literal
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
 from headrace.types import DOUBLE, Type
@@ -62,6 +62,10 @@ def native_agg(agg: Agg, column: Callable[[Column], str], *, zone: str = "UTC", 
     build = _AGGREGATES.get(agg.fn)
     if build is None:
         raise NotNative(f"aggregate {agg.fn} has no native form")
+    if agg.filter is not None and any(can_raise(arg) for arg in agg.args):
+        # DuckDB computes the arguments of all rows before it filters; NULL is what a filtered row adds.
+        kept = tuple(Case(arg.type, ((agg.filter, arg),), Literal(arg.type, None)) for arg in agg.args)
+        agg = replace(agg, args=kept)
     return build(agg, printer)
 
 

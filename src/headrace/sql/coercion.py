@@ -214,4 +214,4 @@ def can_store(source: Type, target: Type) -> bool | None:
         return True
     if source in _TEMPORAL and target in _TEMPORAL:
         return True
-    return target == STRING and source != BINARY
+    return target == STRING

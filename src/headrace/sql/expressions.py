@@ -225,7 +225,7 @@ class _Binder:
                 continue
             test = self.bind(branch.this)
             with self.at(branch.this):
-                tests.append(condition(test))
+                tests.append(condition(test, allow_null=False))
         values = self.bind_all([branch.args["true"] for branch in node.args["ifs"]])
         default = node.args.get("default")
         defaults = (self.bind(default),) if default is not None else ()

@@ -112,9 +112,12 @@ def logical(operator: str) -> Rule:
     return rule
 
 
-def condition(expr: Expr) -> Expr:
-    """A boolean where one is required (IF, CASE WHEN, WHERE): no implicit cast but NULL's."""
-    if expr.type not in (BOOLEAN, VOID):
+def condition(expr: Expr, *, allow_null: bool = True) -> Expr:
+    """A boolean where one is required (IF, WHERE): no implicit cast but that of a bare NULL.
+
+    CASE WHEN does not take even that.
+    """
+    if expr.type != BOOLEAN and not (allow_null and expr.type == VOID):
         raise Mismatch(f"a condition must be boolean, not {expr.type}")
     return cast(expr, BOOLEAN)
 

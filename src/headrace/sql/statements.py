@@ -479,6 +479,16 @@ def _tokens(text: str) -> list[Token]:
         ) from None
 
 
+def _functions_named_window(tokens: list[Token]) -> list[Token]:
+    """``GROUP BY window(ts, …)`` calls a function; sqlglot would read a WINDOW clause there."""
+    return [
+        Token(TokenType.VAR, t.text, t.line, t.col, t.start, t.end, t.comments)
+        if t.token_type == TokenType.WINDOW and after is not None and after.token_type == TokenType.L_PAREN
+        else t
+        for t, after in zip(tokens, [*tokens[1:], None], strict=True)
+    ]
+
+
 def _query(text: str) -> exp.Expr:
     tree = _sqlglot(text)
     if not isinstance(tree, exp.Query | exp.Values):
@@ -488,7 +498,8 @@ def _query(text: str) -> exp.Expr:
 
 def _sqlglot(text: str) -> exp.Expr:
     try:
-        tree = sqlglot.parse_one(text, read=DIALECT)
+        trees = Verbatim().parser().parse(_functions_named_window(_tokens(text)), text)
+        tree = trees[0] if len(trees) == 1 else None
     except ParseError as e:
         error = e.errors[0] if e.errors else {}
         highlight = (error.get("highlight") or "").strip()
@@ -496,8 +507,10 @@ def _sqlglot(text: str) -> exp.Expr:
         line, column = error.get("line") or 1, error.get("col") or 1
         start = max(1, column - max(len(highlight) - 1, 0))
         message = (error.get("description") or "cannot be parsed").rstrip(".")
+        if message.startswith("Required keyword"):
+            message = "something is missing"  # sqlglot names its own classes here
         raise SqlError("PARSE_SYNTAX_ERROR", f"{message}{near}", position=Position(line, start)) from None
-    if isinstance(tree, exp.Command):
+    if tree is None or isinstance(tree, exp.Command):
         raise SqlError("PARSE_SYNTAX_ERROR", "this statement is not understood", position=Position(1, 1))
     return tree
 

@@ -39,6 +39,7 @@ _HINTS = (
     "SHUFFLE_HASH",
     "SHUFFLE_REPLICATE_NL",
 )
+_INTERVAL_UNITS = ("YEAR", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND")
 _SUFFIXES = ("L", "S", "Y", "D", "F", "BD")
 
 
@@ -109,7 +110,7 @@ class VerbatimParser(SparkParser):
             parts.append(self._parse_interval_span(value, parse_function_unit=False))
         if not parts:
             self._retreat(start)
-            return super()._parse_interval(require_interval, parse_function_unit)
+            return None  # a column may be called interval
         if len(parts) == 1:
             return parts[0]
         text = " ".join(f"{part.this.name} {part.args['unit'].name}" for part in parts)
@@ -124,7 +125,7 @@ class VerbatimParser(SparkParser):
             return False
         if signed and ahead[0].token_type == TokenType.STRING:
             return True
-        return len(ahead) > 1 and ahead[1].text.upper() in self.dialect.VALID_INTERVAL_UNITS
+        return len(ahead) > 1 and ahead[1].text.upper().removesuffix("S") in _INTERVAL_UNITS
 
 
 def quote_string(text: str) -> str:

@@ -32,7 +32,7 @@ from headrace.store.writer import Writer, closed, load
 T = TypeVar("T")
 
 # How long close() waits for the threads of interrupted queries to let go.
-_PATIENCE = 5.0
+_PATIENCE = 2.0
 
 
 class Store:

@@ -61,7 +61,7 @@ def format_of(paths: Sequence[Path], format: str | None = None) -> str:
     >>> format_of([Path("a.CSV"), Path("b.csv")]), format_of([Path("a.dat")], "Parquet")
     ('csv', 'parquet')
     """
-    hint = "write FORMAT csv or FORMAT parquet"
+    hint = "write FORMAT csv or FORMAT parquet; compressed CSV is not read yet"
     if format is not None:
         if format.lower() not in FORMATS:
             raise DataError("COPY_FORMAT_UNKNOWN", f"COPY does not read the format {format}", hint=hint)

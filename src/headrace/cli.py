@@ -1,0 +1,170 @@
+"""The command line: ``headrace sql``, ``explain``, ``demo``.
+
+Errors are one or two lines on stderr and exit status 1, never a traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+import headrace
+from headrace.database import Database
+from headrace.errors import HeadraceError
+from headrace.result import Result
+from headrace.sql.statements import split_statements
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="SQL views over streams and changing tables, kept fresh, on Spark.",
+)
+errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+DatabaseOption = Annotated[
+    Path | None, typer.Option("--db", "-d", help="Directory of the database; without it, a temporary one.")
+]
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Turn an expected failure into a line on stderr and exit status 1."""
+    try:
+        yield
+    except HeadraceError as error:
+        errors.print(f"error: {error}")
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        errors.print("interrupted")
+        raise typer.Exit(130) from None
+    except BrokenPipeError:
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def sql(
+    statement: Annotated[
+        str | None, typer.Argument(help="Statements to run; without any, read them from stdin.")
+    ] = None,
+    db: DatabaseOption = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Run a script of statements.")] = None,
+    rows: Annotated[int, typer.Option("--rows", "-n", help="Rows to print of each answer.")] = 20,
+) -> None:
+    """Run SQL statements, separated by semicolons; stops at the first that fails."""
+    with _reported():
+        if statement is not None and file is not None:
+            raise HeadraceError("USAGE", "give statements or --file, not both")
+        if file is not None:
+            text = _read(file)
+        elif statement is not None:
+            text = statement
+        elif sys.stdin.isatty():
+            _prompt(db, rows)
+            return
+        else:
+            text = sys.stdin.read()
+        with headrace.connect(db) as database:
+            for one in split_statements(text):
+                _print(_run(database, one), rows)
+
+
+@app.command()
+def explain(
+    statement: Annotated[str, typer.Argument(help="A query, CREATE VIEW, INSERT or COPY statement.")],
+    db: DatabaseOption = None,
+) -> None:
+    """Show what a statement would do, where each part would run, and why."""
+    with _reported(), headrace.connect(db) as database:
+        _print(database.sql(f"EXPLAIN {statement}"), 1_000)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long to feed live inserts.")] = 8.0,
+    events: Annotated[int, typer.Option(help="Events to bulk-load from files first.")] = 3_000_000,
+) -> None:
+    """The car plant: bulk load, live inserts, and a view that stays fresh."""
+    from headrace.demo import run
+
+    with _reported():
+        raise typer.Exit(run(events=events, seconds=seconds))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(headrace.__version__)
+
+
+def _run(database: Database, statement: str) -> Result:
+    if statement.lstrip()[:4].upper() == "COPY" and sys.stderr.isatty():
+        with _bar(statement) as progress:
+            return database.sql(statement, progress=progress)
+    return database.sql(statement)
+
+
+@contextmanager
+def _bar(statement: str) -> Iterator[Callable[[int, int], None]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=errors, transient=True) as shown:
+        task = shown.add_task(" ".join(statement.split()[:2]), total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+def _print(result: Result, rows: int) -> None:
+    print(result.text(rows) if result.columns else result.message)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise HeadraceError("PATH_NOT_FOUND", f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise HeadraceError("INVALID_UTF8", f"{file} is not UTF-8 text") from None
+
+
+def _prompt(db: Path | None, rows: int) -> None:
+    """Read statements line by line until end of input; an error ends the statement, not the session."""
+    print("Statements end with ; and Ctrl-D leaves.")
+    with headrace.connect(db) as database:
+        held = ""
+        while True:
+            try:
+                held += input("headrace> " if not held else "     ...> ") + "\n"
+            except EOFError:
+                print()
+                return
+            if held.strip() in ("exit", "quit", "exit;", "quit;"):
+                return
+            if not held.rstrip().endswith(";"):
+                continue
+            try:
+                for one in split_statements(held):
+                    _print(_run(database, one), rows)
+            except HeadraceError as error:
+                errors.print(f"error: {error}")
+            held = ""
+
+
+def main() -> None:
+    """The ``headrace`` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
