@@ -197,7 +197,7 @@ class Database:
 
     def analyzer(self, known: Mapping[str, str] | None = None) -> SparkAnalyzer:
         """Spark's analyzer; started only if something is asked that is not ``known``."""
-        return SparkAnalyzer(self._runtime.session.get, known)
+        return SparkAnalyzer(self._runtime.session.get, self._runtime.settings.time_zone, known)
 
     def plan_view(self, statement: s.CreateView) -> tuple[SplitPlan | None, View]:
         """The view a statement would make and how it would be split; nothing is changed."""

@@ -8,14 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sqlglot import exp
 
 from headrace import query, tables
 from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of, to_json
 from headrace.engine.analyzer import SparkAnalyzer
-from headrace.errors import CatalogError, NotYetSupported
+from headrace.errors import CatalogError, NotYetSupported, ViewRefused
 from headrace.plan.split import SplitPlan
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
+from headrace.sql.expressions import position_of
 from headrace.store import Snapshot, Transaction
 from headrace.types import arrow_schema
 from headrace.view.compiled import (
@@ -103,6 +105,8 @@ class Definer:
     def plan_view(self, statement: s.CreateView, analyzer: SparkAnalyzer) -> tuple[SplitPlan | None, View]:
         """The view a statement would make, and how it would be split; nothing is changed."""
         plan, schema = split_view(statement, self._runtime.catalog, analyzer)
+        if plan is not None:
+            _refuse_nondeterministic(statement)
         reads = reads_of(statement, self._runtime.catalog)
         if plan is not None:
             for name in reads:
@@ -121,7 +125,9 @@ class Definer:
         return False
 
     def _create_view(self, statement: s.CreateView) -> str:
-        plan, view = self.plan_view(statement, SparkAnalyzer(self._runtime.session.get))
+        plan, view = self.plan_view(
+            statement, SparkAnalyzer(self._runtime.session.get, self._runtime.settings.time_zone)
+        )
         catalog = self._runtime.catalog.with_relation(view)
         if plan is None:
             self._define(catalog, view, lambda tx: None)
@@ -203,3 +209,24 @@ class Definer:
             self._runtime.writer_version = before
             raise
         self._runtime.catalog = catalog
+
+
+_NONDETERMINISTIC = {
+    *("rand", "randn", "random", "uuid", "shuffle", "monotonically_increasing_id", "spark_partition_id"),
+    *("now", "current_timestamp", "localtimestamp", "current_date", "curdate", "current_time", "unix_timestamp"),
+    *("input_file_name", "input_file_block_start", "input_file_block_length"),
+}
+
+
+def _refuse_nondeterministic(statement: s.CreateView) -> None:
+    """A view's answer equals a batch query's over the same rows, so it may not depend on when it ran."""
+    for node in statement.query.walk():
+        name = node.name.lower() if isinstance(node, exp.Anonymous | exp.Column) else type(node).__name__.lower()
+        called = isinstance(node, exp.Func)
+        if called and name.replace("_", "") in {n.replace("_", "") for n in _NONDETERMINISTIC}:
+            raise ViewRefused(
+                "NONDETERMINISTIC_VIEW",
+                f"{name}() gives another value each time it is evaluated, and a view is evaluated at many times",
+                position=position_of(node),
+                hint="leave it out of the view, and apply it where the view is queried",
+            )

@@ -54,6 +54,7 @@ def aggregates() -> list[Agg]:
         Agg(BIGINT, "count", (column(INT), column(STRING))),
         Agg(BIGINT, "count", (column(INT), column(STRING)), distinct=True),
         Agg(BIGINT, "count", (column(DOUBLE), column(BOOLEAN)), distinct=True, filter=positive),
+        Agg(BIGINT, "count", (column(STRING),), distinct=True),
         Agg(decimal(38, 2), "sum", (column(decimal(15, 2)),), distinct=True),
         Agg(decimal(38, 0), "sum", (column(INT),), distinct=True, filter=positive),
         Agg(BOOLEAN, "bool_and", (column(BOOLEAN),)),
@@ -61,7 +62,7 @@ def aggregates() -> list[Agg]:
     ]
     for kind in EDGES:
         found += [Agg(kind, fn, (column(kind),)) for fn in ("min", "max")]
-        found += [Agg(BIGINT, "count", (column(kind),)), Agg(BIGINT, "count", (column(kind),), distinct=True)]
+        found.append(Agg(BIGINT, "count", (column(kind),)))
         if kind.is_integer:
             found.append(Agg(decimal(38, 0), "sum", (column(kind),)))
         if kind.is_decimal:
@@ -74,7 +75,7 @@ def aggregates() -> list[Agg]:
     return found
 
 
-def run_native(source: pa.Table, aggs: list[Agg], *, narrow: bool, grouped: bool = True) -> pa.Table:
+def run_native(source: pa.Table, aggs: list[Agg], *, narrow: bool, grouped: bool = True) -> Any:
     connection = connect()
     connection.register("t", source)
     texts = ", ".join(f"{native_agg(agg, by_name, narrow=narrow)} AS c{i}" for i, agg in enumerate(aggs))
@@ -82,13 +83,13 @@ def run_native(source: pa.Table, aggs: list[Agg], *, narrow: bool, grouped: bool
     return connection.sql(f"SELECT {texts} FROM t {tail}").to_arrow_table()
 
 
-def run_spark(spark: SparkSession, source: pa.Table, aggs: list[Agg], *, grouped: bool = True) -> pa.Table:
+def run_spark(spark: SparkSession, source: pa.Table, aggs: list[Agg], *, grouped: bool = True) -> Any:
     spark_frame(spark, source).createOrReplaceTempView("aggregated")
     texts = ", ".join(f"{spark_agg(agg, by_name_spark)} AS c{i}" for i, agg in enumerate(aggs))
     return spark.sql(f"SELECT {texts} FROM aggregated {'GROUP BY g ORDER BY g' if grouped else ''}").toArrow()
 
 
-def same(ours: pa.Table, theirs: pa.Table, aggs: list[Agg]) -> list[str]:
+def same(ours: Any, theirs: Any, aggs: list[Agg]) -> list[str]:
     wrong = []
     for i, agg in enumerate(aggs):
         label = f"{agg.fn} {[a.type.sql for a in agg.args]} distinct={agg.distinct} filter={agg.filter is not None}"
@@ -158,4 +159,6 @@ def test_differential_filtered_rows_never_raise(spark: SparkSession) -> None:
     aggs = [Agg(decimal(38, 0), "sum", (quotient,), filter=nonzero), Agg(BIGINT, "count", (quotient,), filter=nonzero)]
     ours = run_native(source, aggs, narrow=False)
     assert ours.to_pylist() == [{"c0": Decimal(6), "c1": 2}]
-    assert same(ours, run_spark(spark, source, aggs), aggs) == []
+    # One at a time: Spark shares a subexpression of two aggregates, and then evaluates it for every row.
+    for i, agg in enumerate(aggs):
+        assert run_spark(spark, source, [agg])["c0"].to_pylist() == ours[f"c{i}"].to_pylist()

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from edge_values import DECIMALS, EDGES, arithmetic, call, cast, col, edges, lit, product, single
+from edge_values import DECIMALS, EDGES, INF, NAN, arithmetic, call, cast, col, edges, lit, product, single
 from engines_compared import by_name, compare
 from pyspark.sql import SparkSession
 
@@ -254,7 +254,9 @@ def groups() -> Iterator[tuple[str, pa.Table, Cases]]:
     for kind in INTEGERS:
         yield f"{kind}", product(a=kind, b=kind), integers(kind)
     for kind in (FLOAT, DOUBLE):
-        yield f"{kind}", product(a=kind, b=kind), floats(kind)
+        # A zero, its negative, fractions, NaN, infinities and extremes against everything.
+        others = [None, 0.0, -0.0, 1.0, -1.0, 0.1, 2.5, 3e38, 1e-45, NAN, INF, -INF]
+        yield f"{kind}", product(a=kind, b=(kind, others)), floats(kind)
         yield f"round {kind}", single(kind), rounding(kind)
     for left in DECIMALS:
         yield f"round {left}", single(left), decimal_rounding(left)

@@ -138,4 +138,4 @@ def test_narrow_raises_or_equals_wide(a: list[Decimal], b: list[Decimal]) -> Non
 def test_narrow_answers_ordinary_money() -> None:
     engine = Native(pair(MONEY, MONEY, [Decimal("90123.45")], [Decimal("0.07")]))
     kind, values = engine.answers(native(charge(), by_name, narrow=True), set())
-    assert kind.scale == 6 and values == [Decimal("90123.45") * Decimal("0.93") * Decimal("1.07")]
+    assert kind is not None and kind.scale == 6 and values == [Decimal("90123.45") * Decimal("0.93") * Decimal("1.07")]

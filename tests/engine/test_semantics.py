@@ -109,14 +109,13 @@ class Line:
         return self.spark if self.native is None else self.native
 
 
-def micros(*fields: int) -> int:
-    return (dt.datetime(*fields, tzinfo=dt.UTC) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(  # type: ignore[arg-type]
-        microseconds=1
-    )
+def micros(year: int, month: int, day: int, hour: int, minute: int) -> int:
+    since = dt.datetime(year, month, day, hour, minute) - dt.datetime(1970, 1, 1)
+    return since // dt.timedelta(microseconds=1)
 
 
-def days(*fields: int) -> int:
-    return (dt.date(*fields) - dt.date(1970, 1, 1)).days
+def days(year: int, month: int, day: int) -> int:
+    return (dt.date(year, month, day) - dt.date(1970, 1, 1)).days
 
 
 LINES = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 from headrace.errors import SqlError
 from headrace.types import Field, Schema, Type, from_spark, quote
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 class SparkAnalyzer:
     """Answers what type an expression has, what columns a query, whether a function aggregates."""
 
-    def __init__(self, spark: Callable[[], SparkSession], known: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, spark: Callable[[], SparkSession], zone: str = "UTC", known: Mapping[str, str] | None = None
+    ) -> None:
         self._spark = spark
+        self.zone = ZoneInfo(zone)
         self._known = dict(known or {})
         self.answers: dict[str, str] = {}
         """What was asked since this analyzer was made, for the definition being bound."""

@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from headrace.engine.native_functions import can_raise
 from headrace.engine.native_sql import NotNative, native, native_agg
 from headrace.engine.spark_sql import spark, spark_agg
 from headrace.plan.aggregates import expand
-from headrace.plan.exprs import TRUE, Agg, Column, Expr
+from headrace.plan.exprs import TRUE, Agg, Column, Expr, conjuncts
 from headrace.plan.nodes import (
     Aggregate,
     Filter,
@@ -75,6 +76,10 @@ class _Text(ABC):
     @abstractmethod
     def expr(self, expr: Expr) -> str: ...
 
+    def condition(self, expr: Expr) -> str:
+        """A WHERE or ON condition."""
+        return self.expr(expr)
+
     @abstractmethod
     def agg(self, agg: Agg) -> str: ...
 
@@ -125,7 +130,7 @@ class _Text(ABC):
         if isinstance(node, Values):
             return self.values(node)
         if isinstance(node, Filter):
-            return f"SELECT {self.passed(node)} FROM {self.relation(node.child)} WHERE {self.expr(node.condition)}"
+            return f"SELECT {self.passed(node)} FROM {self.relation(node.child)} WHERE {self.condition(node.condition)}"
         if isinstance(node, Project):
             return f"SELECT {self.outputs((c, self.expr(e)) for c, e in node.exprs)} FROM {self.relation(node.child)}"
         if isinstance(node, Join):
@@ -159,7 +164,7 @@ class _Text(ABC):
     def join(self, node: Join) -> str:
         words = {"inner": "JOIN", "left": "LEFT JOIN", "full": "FULL JOIN", "semi": self.semi, "anti": self.anti}
         left, right = self.relation(node.left), self.relation(node.right)
-        condition = "TRUE" if node.condition == TRUE else self.expr(node.condition)
+        condition = "TRUE" if node.condition == TRUE else self.condition(node.condition)
         return f"SELECT {self.passed(node)} FROM {left} {words[node.kind]} {right} ON {condition}"
 
     def aggregate(self, node: Aggregate) -> str:
@@ -187,6 +192,20 @@ class _Native(_Text):
 
     def expr(self, expr: Expr) -> str:
         return native(expr, self.column, zone=self.zone)
+
+    def condition(self, expr: Expr) -> str:
+        """Conjuncts that cannot raise stand plain, for DuckDB to join and prune by; one that can is
+        evaluated only where those before it hold, as Spark does."""
+        texts: list[str] = []
+        plain: list[str] = []
+        for part in conjuncts(expr):
+            text = self.expr(part)
+            if can_raise(part) and texts:
+                text = f"CASE WHEN {' AND '.join(plain) or 'TRUE'} THEN {text} ELSE FALSE END"
+            elif not can_raise(part):
+                plain.append(f"({text})")
+            texts.append(f"({text})")
+        return " AND ".join(texts) or "TRUE"
 
     def agg(self, agg: Agg) -> str:
         return native_agg(agg, self.column, zone=self.zone, narrow=self.narrow)

@@ -19,7 +19,7 @@ from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, positi
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.scope import OutputScope, Scope
-from headrace.types import BOOLEAN, DAY_TIME, VOID
+from headrace.types import BOOLEAN, DAY_TIME, VOID, Type
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,12 @@ class Block:
             inner = tree.this if isinstance(tree, exp.Alias) else tree
             if isinstance(tree, exp.Aliases):
                 raise OutsideAlgebra("several aliases for one item", position_of(tree))
-            name = tree.alias if isinstance(tree, exp.Alias) else output_name(tree)
+            name = tree.alias if isinstance(tree, exp.Alias) else output_name(tree, self._type_of)
             items.append(Item(name, bind_expr(inner, self.scope, self.analyzer), inner))
         return items
+
+    def _type_of(self, tree: exp.Expr) -> Type:
+        return bind_expr(tree, self.scope, self.analyzer).type
 
     def _star(self, tree: exp.Expr) -> list[Item]:
         star = tree if isinstance(tree, exp.Star) else tree.this

@@ -64,11 +64,11 @@ class Analyzer(Protocol):
 def bind_expr(node: exp.Expr, scope: Scope, analyzer: Analyzer, *, zone: tzinfo | None = None) -> Expr:
     """The typed form of ``node``; aggregate calls stand inline as Agg.
 
-    ``zone`` is the session's time zone: with it, TIMESTAMP literals without a zone
+    ``zone`` is the session's time zone (the analyzer's, unless given): with it, TIMESTAMP literals without a zone
     become constants; without it they stay casts of local times.
     """
     check_inside_algebra(node)
-    return _Binder(scope, analyzer, zone).bind(node)
+    return _Binder(scope, analyzer, zone or getattr(analyzer, "zone", None)).bind(node)
 
 
 def bind_cast_for_store(expr: Expr, target: Type, column: str, position: Position | None) -> Expr:

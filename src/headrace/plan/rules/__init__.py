@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from headrace.plan.nodes import Node
 from headrace.plan.rules.drop_unlimited_sort import drop_unlimited_sort
+from headrace.plan.rules.fold_constants import fold_constants
 from headrace.plan.rules.merge_renamings import merge_renamings
 from headrace.plan.rules.prune_columns import prune_columns
 from headrace.plan.rules.push_down_filters import push_down_filters
@@ -16,6 +17,7 @@ from headrace.plan.rules.stream_to_probe import stream_to_probe
 
 RULES: tuple[Callable[[Node], Node], ...] = (
     drop_unlimited_sort,
+    fold_constants,
     push_down_filters,
     merge_renamings,
     stream_to_probe,
