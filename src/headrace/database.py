@@ -26,7 +26,7 @@ from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, NotYetSupported, Position
 from headrace.explain import describe, explain, show
 from headrace.loading import Loader
-from headrace.plan.nodes import Node, Scan, streams_in, walk_plan
+from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
 from headrace.plan.split import SplitPlan
 from headrace.result import Result
@@ -40,6 +40,10 @@ from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_KEPT_QUERIES = 256
+"""How many query texts keep their plan."""
 
 
 def connect(
@@ -72,6 +76,7 @@ class Database:
         self._runtime = Runtime(store, chosen, session, Worker(cores(), chosen.memory_limit))
         self._answers = Answers(self._runtime)
         self._views: dict[str, ContinuousView] = {}
+        self._queries: dict[str, tuple[int, query.Prepared]] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views)
         try:
@@ -84,7 +89,18 @@ class Database:
 
     def sql(self, text: str, *, progress: Progress | None = None) -> Result:
         """Run one statement."""
-        return self._run(s.parse(text), progress)
+        known = self._queries.get(text)
+        if known is not None and known[0] == self.catalog.version:
+            return self._answer(known[1])
+        statement = s.parse(text)
+        if isinstance(statement, s.Query):
+            version = self.catalog.version
+            prepared = query.Prepared(self._runtime, self.plan(statement))
+            if len(self._queries) >= _KEPT_QUERIES:
+                self._queries.clear()
+            self._queries[text] = (version, prepared)
+            return self._answer(prepared)
+        return self._run(statement, progress)
 
     def insert(self, name: str, data: Any) -> int:
         """Insert rows into a stream or table; returns how many. One call is one epoch.
@@ -144,7 +160,7 @@ class Database:
     def _run(self, statement: s.Statement, progress: Progress | None = None) -> Result:
         match statement:
             case s.Query():
-                return self._query(statement)
+                return self._answer(query.Prepared(self._runtime, self.plan(statement)))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
                 return self._done(self._definer.create(statement))
             case s.Drop():
@@ -162,10 +178,9 @@ class Database:
                 relation = self.catalog.get(statement.name, position=statement.position)
                 return self._result(describe(self, relation), whole=True)
 
-    def _query(self, statement: s.Query) -> Result:
+    def _answer(self, prepared: query.Prepared) -> Result:
         with self._runtime.store.read() as snapshot:
-            plan = self.plan(statement)
-            return self._result(self._rows(snapshot, plan))
+            return self._result(self._rows(snapshot, prepared))
 
     def plan(self, statement: s.Query) -> Node:
         """A query's plan, checked for what cannot be asked yet."""
@@ -181,17 +196,17 @@ class Database:
         for name in sorted(streams_in(plan)):
             raise _bare_stream(name)
         with self._runtime.store.read() as snapshot:
-            rows = self._rows(snapshot, plan)
+            rows = self._rows(snapshot, query.Prepared(self._runtime, plan))
         count = self._loader.insert(target, rows)
         return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
 
-    def _rows(self, snapshot: Snapshot, plan: Node) -> pa.Table:
+    def _rows(self, snapshot: Snapshot, prepared: query.Prepared) -> pa.Table:
         arrow = {
-            ("view", node.relation): self._answers.rows(snapshot, self._views[node.relation.lower()])
-            for node in walk_plan(plan)
-            if isinstance(node, Scan) and node.kind == "view"
+            ("view", scan.relation): self._answers.rows(snapshot, self._views[scan.relation.lower()])
+            for scan in prepared.scans
+            if scan.kind == "view"
         }
-        return query.run(self._runtime, snapshot, plan, query.Leaves(arrow, {}))
+        return query.run(self._runtime, snapshot, prepared, query.Leaves(arrow, {}))
 
     # Shared pieces
 

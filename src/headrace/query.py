@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
 from headrace.engine.spark import Relation, leaf, run_plan
 from headrace.engine.worker import conform
-from headrace.plan.nodes import Node, Scan, walk_plan
+from headrace.plan.exprs import Column
+from headrace.plan.nodes import Node, Project, Scan, walk_plan
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 
@@ -44,41 +46,87 @@ class Leaves:
 NO_LEAVES = Leaves({}, {})
 
 
+class Prepared:
+    """A plan with what can be known of it before it runs: its place, and its native text.
+
+    Plans are values, so this is worked out once however often the plan runs.
+    """
+
+    def __init__(self, runtime: Runtime, plan: Node) -> None:
+        self.plan = plan
+        self.scans = [n for n in walk_plan(plan) if isinstance(n, Scan)]
+        self.schema = pa.schema(
+            [pa.field(c.name, c.type.arrow if c.type.is_native else pa.null()) for c in plan.output]
+        )
+        self._runtime = runtime
+        self._texts: dict[tuple[str, ...], str] = {}
+
+    @cached_property
+    def choice(self) -> Choice:
+        return place_of(self._runtime, self.plan)
+
+    @cached_property
+    def renamed_scan(self) -> tuple[Scan, list[str]] | None:
+        """The scan and its fields, if the plan does nothing but pick and name columns of one relation."""
+        fields: dict[int, Column] = {c.id: c for c in self.plan.output}
+        node = self.plan
+        while isinstance(node, Project) and all(isinstance(e, Column) for _, e in node.exprs):
+            below = {c.id: e for c, e in node.exprs}
+            fields = {k: below[c.id] for k, c in fields.items()}  # type: ignore[misc]
+            node = node.child
+        if not isinstance(node, Scan):
+            return None
+        names = {c.id: f for f, c in zip(node.fields, node.scanned, strict=True)}
+        return node, [names[fields[c.id].id] for c in self.plan.output]
+
+    def native(self, sources: Mapping[Relation, str]) -> str:
+        """The native text over these sources."""
+        key = tuple(sources[leaf(scan)] for scan in self.scans)
+        if key not in self._texts:
+            if len(self._texts) > 16:
+                self._texts.clear()
+            zone = self._runtime.settings.time_zone
+            self._texts[key] = native_plan(self.plan, lambda scan: sources[leaf(scan)], zone=zone)
+        return self._texts[key]
+
+
 def place_of(runtime: Runtime, plan: Node) -> Choice:
     """Where a query or upper pipeline runs, and why."""
     engine = "spark" if runtime.settings.engine == "spark" else "auto"
     return choose(why_not_native(plan, zone=runtime.settings.time_zone), 0, task_bytes=1, engine=engine)
 
 
-def run(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves = NO_LEAVES) -> pa.Table:
+def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Leaves = NO_LEAVES) -> pa.Table:
     """The plan's rows as of the snapshot."""
-    if place_of(runtime, plan).place is Place.NATIVE:
+    prepared = plan if isinstance(plan, Prepared) else Prepared(runtime, plan)
+    if prepared.choice.place is Place.NATIVE:
         try:
-            return run_native(runtime, snapshot, plan, leaves)
+            return _run_native(runtime, snapshot, prepared, leaves)
         except NativeCannot:
             pass  # some value is treated otherwise by Spark: let Spark treat it
-    return _run_spark(runtime, snapshot, plan, leaves)
+    return _run_spark(runtime, snapshot, prepared.plan, leaves)
 
 
-def run_native(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves) -> pa.Table:
+def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
+    renamed = prepared.renamed_scan
+    if renamed is not None and leaf(renamed[0]) in leaves.arrow:
+        rows = leaves.arrow[leaf(renamed[0])]
+        return rows.select(renamed[1]).rename_columns(prepared.schema.names)
     names = {key: f"__leaf{i}" for i, key in enumerate(leaves.arrow)}
-
-    def source(scan: Scan) -> str:
+    sources: dict[Relation, str] = {}
+    for scan in prepared.scans:
         key = leaf(scan)
         if key in names:
-            return names[key]
-        if key in leaves.sql:
-            return f"({leaves.sql[key]})"
-        return tables.source(snapshot, runtime.catalog.get(scan.relation, Table), scan.fields)
-
-    text = native_plan(plan, source, zone=runtime.settings.time_zone)
+            sources[key] = names[key]
+        elif key in leaves.sql:
+            sources[key] = f"({leaves.sql[key]})"
+        else:
+            sources[key] = tables.source(snapshot, runtime.catalog.get(scan.relation, Table))
     try:
-        rows = snapshot.query(text, **{names[k]: v for k, v in leaves.arrow.items()})
+        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in leaves.arrow.items()})
     except duckdb.Error as error:
         raise from_duckdb(error) from None
-    if not plan.output:
-        return rows
-    return conform(rows, pa.schema([pa.field(c.name, c.type.arrow) for c in plan.output]))
+    return conform(rows, prepared.schema) if prepared.plan.output else rows
 
 
 def _run_spark(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves) -> pa.Table:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
 from headrace.types import DOUBLE, Type
@@ -54,6 +55,10 @@ def spark(expr: Expr, column: Callable[[Column], str]) -> str:
 
 def spark_agg(agg: Agg, column: Callable[[Column], str]) -> str:
     """Spark SQL for an aggregate; primitive ones have exactly the type and value of their native form."""
+    if agg.filter is not None and agg.template is None:
+        # Under whole-stage code generation Spark may evaluate the argument of a row its own FILTER drops:
+        # sum(a div b) FILTER (WHERE b <> 0) is safe, the same sum as a decimal raises. CASE keeps both safe.
+        agg = replace(agg, args=tuple(_kept(arg, agg.filter) for arg in agg.args))
     args = [spark(arg, column) for arg in agg.args]
     where = "" if agg.filter is None else f" FILTER (WHERE {spark(agg.filter, column)})"
     distinct = "DISTINCT " if agg.distinct else ""
@@ -70,6 +75,13 @@ def spark_agg(agg: Agg, column: Callable[[Column], str]) -> str:
             return f"(var_pop({distinct}{args[0]}){where} * count({distinct}{args[0]}){where})"
         case _:
             return f"{agg.fn}({distinct}{', '.join(args)}){where}"
+
+
+def _kept(arg: Expr, condition: Expr) -> Expr:
+    """The argument where the filter holds, else NULL, which no aggregate counts."""
+    if isinstance(arg, Column | Literal):
+        return arg
+    return Case(arg.type, ((condition, arg),), Literal(arg.type, None))
 
 
 def _summand(agg: Agg, text: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -175,10 +176,13 @@ class _Watch:
 
     def reporter(self, index: int) -> Callable[[int], None]:
         folder, wanted = self._folder, self._progress is not None
+        told = 0.0
 
-        def report(rows: int) -> None:
-            if wanted:
-                (folder / str(index)).write_text(str(rows))
+        def report(done: int) -> None:
+            nonlocal told
+            if wanted and time.monotonic() - told > 0.1:
+                told = time.monotonic()
+                (folder / str(index)).write_text(str(done))
 
         return report
 

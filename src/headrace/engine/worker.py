@@ -1,7 +1,7 @@
 """The native engine: DuckDB over Arrow, the same code in this process and in a Spark task.
 
 A worker is told *what* to compute by picklable descriptors: pipelines as SQL text
-over a relation named ``__batch``, static build sides as Parquet files, and a slice
+over a relation named ``batch_rows``, static build sides as Parquet files, and a slice
 of input to read. It gives back partial state rows. It knows nothing of plans,
 catalogs or commits.
 """
@@ -9,7 +9,7 @@ catalogs or commits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from headrace.types import Schema
 
 Slice = files.Slice | ArrowSlice
 
-BATCH = "__batch"
+BATCH = "batch_rows"
 """The name pipelines read their stream's rows by."""
 PARTIALS = "__partials"
 """The name a merge reads partial rows by."""
@@ -147,15 +147,14 @@ class Worker:
 
     def partials(self, pipelines: Sequence[Pipeline], batch: pa.Table) -> dict[str, pa.Table]:
         """The state rows each pipeline leaves for a batch."""
-        cursor = self.cursor()
-        cursor.register(BATCH, batch)
-        try:
-            return {p.state: self._run(p) for p in pipelines}
-        finally:
-            cursor.unregister(BATCH)
+        return {p.state: self._run(p, batch) for p in pipelines}
 
-    def _run(self, pipeline: Pipeline) -> pa.Table:
-        """One pipeline over whatever ``__batch`` is now."""
+    def _run(self, pipeline: Pipeline, batch_rows: pa.Table | None = None) -> pa.Table:
+        """One pipeline over a batch, or over the view of that name.
+
+        DuckDB finds ``batch_rows`` as a variable of this frame: registering it costs more than
+        many a batch's own work.
+        """
         cursor = self.cursor()
         if pipeline.narrow is not None and pipeline.state not in self._wide:
             try:
@@ -177,20 +176,34 @@ class Worker:
             return rows[0]
         return conform(self.query(pipeline.merge, **{PARTIALS: pa.concat_tables(rows)}), pipeline.schema)
 
-    def read(self, work: Work, piece_of: Slice) -> Iterator[tuple[int, dict[str, pa.Table]]]:
-        """Read a slice and yield, chunk by chunk, its row count and every pipeline's state rows."""
+    def read(
+        self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None = None
+    ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
+        """Read a slice and yield, chunk by chunk, its row count and every pipeline's state rows.
+
+        ``progress`` is told how much of the slice is done, in bytes of CSV or rows of anything else.
+        """
+        done = 0
+
+        def advance(rows: int) -> int:
+            nonlocal done
+            done += rows
+            if progress is not None:
+                progress(done)
+            return rows
+
         self.load(work.statics)
         if isinstance(piece_of, ArrowSlice):
             for chunk in chunked(read_arrow(piece_of, work.columns)):
-                yield chunk.num_rows, self.partials(work.pipelines, chunk)
+                yield advance(chunk.num_rows), self.partials(work.pipelines, chunk)
         elif isinstance(piece_of, CsvSlice):
             assert work.options is not None
-            batches = read_csv(piece_of, work.options, work.schema, work.columns, zone=work.zone)
+            batches = read_csv(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
             for chunk in chunked(batches):
                 yield chunk.num_rows, self.partials(work.pipelines, with_nulls(chunk, work.missing))
         else:
             for piece in piece_of.pieces:
-                yield piece.end - piece.start, self._read_parquet(work, piece)
+                yield advance(piece.end - piece.start), self._read_parquet(work, piece)
 
     def _read_parquet(self, work: Work, piece: ParquetPiece) -> dict[str, pa.Table]:
         """Parquet is read by DuckDB inside the pipelines' own queries: no row passes through Python."""
@@ -206,19 +219,19 @@ class Worker:
         finally:
             cursor.execute(f"DROP VIEW IF EXISTS {BATCH}")
 
-    def reduce(self, work: Work, piece_of: Slice, progress: Any = None) -> tuple[int, dict[str, pa.Table]]:
+    def reduce(
+        self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None = None
+    ) -> tuple[int, dict[str, pa.Table]]:
         """A whole slice: its row count, and each pipeline's state rows merged into one a key."""
         by_state = {p.state: p for p in work.pipelines}
         found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
         total = 0
-        for rows, partials in self.read(work, piece_of):
+        for rows, partials in self.read(work, piece_of, progress):
             total += rows
             for state, table in partials.items():
                 found[state].append(table)
                 if sum(t.num_rows for t in found[state]) > 4 * CHUNK_ROWS:
                     found[state] = [self.merge(by_state[state], found[state])]
-            if progress is not None:
-                progress(total)
         empty = {p.state: p.schema.empty_table() for p in work.pipelines}
         return total, {
             state: self.merge(by_state[state], tables) if tables else empty[state] for state, tables in found.items()

@@ -16,7 +16,7 @@ The dialect is ours, written down in docs/copy.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -235,16 +235,23 @@ def read_csv(
     *,
     block_size: int = BLOCK_SIZE,
     zone: str = "UTC",
+    progress: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a slice as batches of exactly ``columns``, in the schema's Arrow types.
 
     A ``timestamp`` without an offset is a local time of ``zone``. Columns not asked for are
-    not looked at. Raises :class:`DataError` naming file, row and column.
+    not looked at. ``progress`` is told how many bytes are done. Raises :class:`DataError` naming
+    file, row and column.
     """
     by_name = {f.name: f for f in schema}
     wanted = tuple(by_name[name] for name in columns)
+    done = 0
     for piece in slice.pieces:
-        yield from _PieceReader(piece, options, wanted, zone, block_size).batches()
+        for batch, end in _PieceReader(piece, options, wanted, zone, block_size).batches():
+            yield batch
+            if progress is not None:
+                progress(done + end - piece.start)
+        done += piece.end - piece.start
 
 
 class _PieceReader:
@@ -268,11 +275,12 @@ class _PieceReader:
         self.zoned: frozenset[str] = frozenset()
         self.convert = self._convert_options()
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The piece's batches, each with the byte its block ends at."""
         for start, end in self._blocks():
             batch = self._block(start, end)
             if batch.num_rows:
-                yield batch
+                yield batch, end
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """Byte ranges of whole records, of about ``block_size``; a longer record is one block."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace import query, tables
-from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.view.compiled import ContinuousView
@@ -36,6 +35,7 @@ class Answers:
         self._runtime = runtime
         self._kept: dict[str, Refresh] = {}
         self._locks: dict[str, threading.Lock] = {}
+        self._prepared: dict[str, tuple[ContinuousView, query.Prepared, query.Leaves]] = {}
         self._guard = threading.Lock()
         self.evaluations = 0
         """How often an upper pipeline really ran."""
@@ -61,6 +61,7 @@ class Answers:
 
     def forget(self, view: str) -> None:
         self._kept.pop(view, None)
+        self._prepared.pop(view, None)
 
     def _lock(self, name: str) -> threading.Lock:
         with self._guard:
@@ -72,9 +73,8 @@ class Answers:
 
     def _evaluate(self, snapshot: Snapshot, view: ContinuousView) -> pa.Table:
         self.evaluations += 1
-        merges = {("state", s.name): view.merge_sql(s, snapshot.table(view.relation(s))) for s in view.plan.states}
-        inner = {
-            ("view", n.relation): n for n in walk_plan(view.plan.upper) if isinstance(n, Scan) and n.kind == "view"
-        }
-        assert not inner, "views over continuous views are ordinary views"
-        return query.run(self._runtime, snapshot, view.plan.upper, query.Leaves({}, merges))
+        if self._prepared.get(view.name, (None,))[0] is not view:
+            merges = {("state", s.name): view.merge_sql(s, snapshot.table(view.relation(s))) for s in view.plan.states}
+            self._prepared[view.name] = (view, query.Prepared(self._runtime, view.plan.upper), query.Leaves({}, merges))
+        _, prepared, leaves = self._prepared[view.name]
+        return query.run(self._runtime, snapshot, prepared, leaves)
