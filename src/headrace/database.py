@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 
 from headrace import catalog as definitions
@@ -35,6 +36,7 @@ from headrace.settings import Settings, cores
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
 from headrace.store import Snapshot, Store
+from headrace.store.writer import closed
 from headrace.view.compiled import ContinuousView, reopen
 from headrace.view.reading import Answers
 
@@ -74,6 +76,7 @@ class Database:
         chosen = replace(given, time_zone=store.settings["time_zone"])
         session = Session(chosen, spark)
         self._runtime = Runtime(store, chosen, session, Worker(cores(), chosen.memory_limit))
+        self._closed = False
         self._answers = Answers(self._runtime)
         self._views: dict[str, ContinuousView] = {}
         self._queries: dict[str, tuple[int, query.Prepared]] = {}
@@ -108,7 +111,12 @@ class Database:
         ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
         dicts or tuples, a dict of columns, or a Spark DataFrame.
         """
-        return self._loader.insert(self._target(name), data)
+        self._require_open()
+        try:
+            return self._loader.insert(self._target(name), data)
+        except duckdb.Error:
+            self._require_open()  # closed by another thread meanwhile
+            raise
 
     def copy(
         self, name: str, pattern: str | os.PathLike[str], *, progress: Progress | None = None, **options: Any
@@ -142,6 +150,7 @@ class Database:
 
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
+        self._closed = True
         self._runtime.worker.close()
         self._runtime.store.close()
         self._runtime.session.stop()
@@ -158,6 +167,7 @@ class Database:
     # Statements
 
     def _run(self, statement: s.Statement, progress: Progress | None = None) -> Result:
+        self._require_open()
         match statement:
             case s.Query():
                 return self._answer(query.Prepared(self._runtime, self.plan(statement)))
@@ -228,6 +238,10 @@ class Database:
     @property
     def answers(self) -> Answers:
         return self._answers
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise closed()
 
     def _target(self, name: str, position: Position | None = None) -> Stream | Table:
         relation: Relation = self.catalog.get(name, position=position)

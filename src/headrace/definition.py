@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,8 @@ class Definer:
             with self._runtime.store.read() as snapshot:
                 for static in plan.statics:
                     rows = query.run(self._runtime, snapshot, static.plan)
-                    file = self._runtime.store.new_segment(f"static {static.name} {view.name}")
+                    # Spark workers outlive databases and keep build sides by file name: it must be unique.
+                    file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
                     pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
                     files[static.name] = file
             compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)

@@ -73,6 +73,7 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         def run() -> Iterator[tuple[str, str, bytes]]:
             worker = task_worker()
+            worker.keep_only(work.statics)
             worker.load(work.statics)
             found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
             total = 0
@@ -91,7 +92,9 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
 
 
 def _reduce(work: Work, piece_of: Slice, report: Callable[[int], None]) -> Iterator[tuple[str, str, bytes]]:
-    rows, states = task_worker().reduce(work, piece_of, report)
+    worker = task_worker()
+    worker.keep_only(work.statics)
+    rows, states = worker.reduce(work, piece_of, report)
     yield "rows", "", str(rows).encode()
     for state, table in states.items():
         yield "state", state, to_bytes(table)

@@ -126,6 +126,11 @@ class Worker:
             for name in relations:
                 cursor.unregister(name)
 
+    def keep_only(self, statics: Sequence[Static]) -> None:
+        """Forget all build sides but these: a task's process outlives the databases it worked for."""
+        kept = {s.name for s in statics}
+        self.forget([name for name in self._statics if name not in kept])
+
     def load(self, statics: Sequence[Static]) -> None:
         """Make build sides available to pipelines, each once."""
         for static in statics:

@@ -34,9 +34,10 @@ from headrace.sql.blocks import Block, boolean
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_cast_for_store, bind_expr, position_of
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
+from headrace.sql.parsing import Dialect
 from headrace.sql.scope import Scope, Source
-from headrace.sql.statements import DIALECT, parse
 from headrace.sql.statements import CreateView as CreateViewStatement
+from headrace.sql.statements import parse
 from headrace.types import BOOLEAN, Field, Schema
 
 
@@ -120,7 +121,7 @@ class Binder:
                 return renaming(self._relation(tree, ctes))
         except OutsideAlgebra as outside:
             return self._spark_block(tree, ctes, outside.reason)
-        raise NotYetSupported(f"{tree.sql(DIALECT)[:40]} as a query", position=position_of(tree))
+        raise NotYetSupported(f"{tree.sql(Dialect)[:40]} as a query", position=position_of(tree))
 
     def _ctes(self, tree: exp.Expr, outer: Ctes) -> Ctes:
         clause = tree.args.get("with_")
@@ -232,7 +233,7 @@ class Binder:
             _only(item, _TABLE_PARTS | {"joins"}, "this clause of a relation")
             if alias is not None and not isinstance(alias.this, exp.Identifier | None):
                 raise NotYetSupported(
-                    f"{item.sql(DIALECT)}: reading a stream from a position", position=position_of(item)
+                    f"{item.sql(Dialect)}: reading a stream from a position", position=position_of(item)
                 )
             node = renaming(self._relation(item, ctes))
         elif isinstance(item, exp.Subquery):
@@ -352,7 +353,7 @@ class Binder:
         holder = exp.Subquery(this=tree)
         visit(tree, ctes, set())
         del holder
-        text = tree.sql(DIALECT)
+        text = tree.sql(Dialect)
         names = tuple(inputs)
         nodes = tuple(_named_input(n) for n in inputs.values())
         schemas = {n: tuple(Field(c.name, c.type) for c in node.output) for n, node in zip(names, nodes, strict=True)}

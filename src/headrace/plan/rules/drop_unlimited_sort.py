@@ -14,26 +14,26 @@ def drop_unlimited_sort(root: Node) -> Node:
     >>> type(drop_unlimited_sort(kept).child.child).__name__
     'Values'
     """
-    kept = _root_sort(root)
+    if isinstance(root, Project | Sort):
+        # A reader of the root sees the sort at the root, or under projections alone.
+        keeping = drop_unlimited_sort if isinstance(root, Project) else _drop_all
+        child = keeping(root.child)
+        return root if child is root.child else root.with_children((child,))
+    return _drop_all(root)
 
-    def change(node: Node) -> Node:
-        return node.child if isinstance(node, Sort) and unlimited(node) and node not in kept else node
 
-    return rewrite_plan(root, change)
+def drop_root_sort(root: Node) -> Node:
+    """The plan without the ORDER BY that only an outermost reader could see."""
+    if isinstance(root, Sort) and unlimited(root):
+        return drop_root_sort(root.child)
+    if isinstance(root, Project):
+        return root.with_children((drop_root_sort(root.child),))
+    return root
 
 
 def unlimited(node: Sort) -> bool:
     return node.limit is None and not node.offset
 
 
-def drop_root_sort(root: Node) -> Node:
-    """The plan without the ORDER BY that only an outermost reader could see."""
-    sorts = _root_sort(root)
-    return rewrite_plan(root, lambda n: n.child if isinstance(n, Sort) and n in sorts and unlimited(n) else n)
-
-
-def _root_sort(root: Node) -> list[Node]:
-    """The sort a reader of the root sees: at the root, or under projections alone."""
-    while isinstance(root, Project):
-        root = root.child
-    return [root] if isinstance(root, Sort) else []
+def _drop_all(root: Node) -> Node:
+    return rewrite_plan(root, lambda n: n.child if isinstance(n, Sort) and unlimited(n) else n)
