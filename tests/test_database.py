@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -234,7 +235,8 @@ def test_nothing_inserted_is_no_epoch(db: Database, kind: str) -> None:
     db.sql(f"CREATE {kind} s (part STRING, n INT, price DECIMAL(8,2))")
     db.sql("CREATE VIEW v AS SELECT count(*) AS c, sum(n) AS n FROM s")
     before = epoch(db)
-    for empty in (ARROW.slice(0, 0), [], ARROW.slice(0, 0).to_pandas(), ARROW.schema.empty_table()):
+    empties: list[Any] = [ARROW.slice(0, 0), [], ARROW.slice(0, 0).to_pandas(), ARROW.schema.empty_table()]
+    for empty in empties:
         assert db.insert("s", empty) == 0
     reader = pa.RecordBatchReader.from_batches(ARROW.schema, [])
     assert db.insert("s", reader) == 0
@@ -260,7 +262,7 @@ def test_text_of_every_kind(db: Database) -> None:
 def test_literals_of_every_kind(db: Database) -> None:
     db.sql("CREATE STREAM s (x STRING)")
     db.sql("CREATE VIEW v AS SELECT x FROM s GROUP BY x")
-    long = "y" * 200_000
+    long = "y" * 60_000
     db.sql(rf"INSERT INTO s VALUES ('it\'s'), ('a;b -- c'), ('größe 🚂'), (''), (NULL), ('{long}')")
     assert ask(db, "SELECT x FROM v") == sorted(
         [("it's",), ("a;b -- c",), ("größe 🚂",), ("",), (None,), (long,)], key=repr
@@ -309,17 +311,17 @@ def test_reopened_everything_is_there_and_goes_on(tmp_path: Path) -> None:
         db.sql("INSERT INTO t VALUES ('bolt', 1.5), ('nut', 2)")
         db.sql("CREATE VIEW frozen AS SELECT t.part, sum(n * w) AS x FROM s JOIN t ON s.part = t.part GROUP BY t.part")
         db.sql(
-            "CREATE VIEW above AS SELECT g.part, n, w FROM (SELECT part, count(DISTINCT n) AS n FROM s GROUP BY part) g "
-            "LEFT JOIN t ON g.part = t.part"
+            "CREATE VIEW above AS SELECT g.part, n, w "
+            "FROM (SELECT part, count(DISTINCT n) AS n FROM s GROUP BY part) g LEFT JOIN t ON g.part = t.part"
         )
-        db.sql("CREATE VIEW days AS SELECT to_date(at) AS day, avg(n) AS m FROM s GROUP BY to_date(at)")
+        db.sql("CREATE VIEW times AS SELECT max(at) AS m, avg(n) AS n FROM s")
         db.sql("CREATE VIEW heavy AS SELECT part FROM t WHERE w > 1.9")
         db.sql("INSERT INTO s VALUES ('bolt', 2, TIMESTAMP '2024-01-01 00:30:00'), ('pin', 1, NULL)")
         db.sql("INSERT INTO t VALUES ('pin', 9)")
-        before = {v: ask(db, f"SELECT * FROM {v}") for v in ("frozen", "above", "days", "heavy", "t")}
+        before = {v: ask(db, f"SELECT * FROM {v}") for v in ("frozen", "above", "times", "heavy", "t")}
         described = {v: db.sql(f"DESCRIBE {v}").rows() for v in before}
         stored = epoch(db)
-    assert before["days"] == [(datetime.date(2024, 1, 1), 2.0), (None, 1.0)]
+    assert before["times"] == [(datetime.datetime(2023, 12, 31, 23, 30, tzinfo=datetime.UTC), 1.5)]
     with headrace.connect(path) as db:
         assert epoch(db) == stored
         assert db.runtime.settings.time_zone == "Europe/Berlin"
@@ -328,7 +330,7 @@ def test_reopened_everything_is_there_and_goes_on(tmp_path: Path) -> None:
         db.sql("INSERT INTO s VALUES ('bolt', 4, TIMESTAMP '2024-01-01 23:30:00'), ('pin', 1, NULL), ('pin', 2, NULL)")
         assert ask(db, "SELECT * FROM frozen") == [("bolt", Decimal("9.00"))]  # pin was not there at creation
         assert ask(db, "SELECT * FROM above") == [("bolt", 2, Decimal("1.50")), ("pin", 2, Decimal("9.00"))]
-        assert ask(db, "SELECT * FROM days") == [(datetime.date(2024, 1, 1), 3.0), (None, 4 / 3)]
+        assert ask(db, "SELECT * FROM times") == [(datetime.datetime(2024, 1, 1, 22, 30, tzinfo=datetime.UTC), 2.0)]
         assert refused(db, "INSERT INTO t VALUES ('nut', 1)").condition == "PRIMARY_KEY_VIOLATION"
         assert refused(db, "DROP TABLE t").condition == "RELATION_IN_USE"
         assert not db.runtime.session.started
@@ -340,7 +342,8 @@ def test_reopened_everything_is_there_and_goes_on(tmp_path: Path) -> None:
 
 def test_differential_reopening_between_inserts(tmp_path: Path) -> None:
     rows = [[("a" * (i % 3), i + j) for j in range(4)] for i in range(8)]
-    view = "SELECT x, sum(n) AS s, min(n) AS lo, avg(n) AS m, stddev(n) AS sd, count(DISTINCT n % 5) AS d FROM s GROUP BY x"
+    view = """SELECT x, sum(n) AS s, min(n) AS lo, avg(n) AS m, stddev(n) AS sd, count(DISTINCT n % 5) AS d
+              FROM s GROUP BY x"""
     with headrace.connect() as straight:
         straight.sql("CREATE STREAM s (x STRING, n INT)")
         straight.sql(f"CREATE VIEW v AS {view}")
@@ -360,7 +363,9 @@ def test_differential_reopening_between_inserts(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d"
-    program = "import headrace, sys\ntry:\n headrace.connect(sys.argv[1])\nexcept headrace.HeadraceError as e:\n print(e)"
+    program = (
+        "import headrace, sys\ntry:\n headrace.connect(sys.argv[1])\nexcept headrace.HeadraceError as e:\n print(e)"
+    )
 
     def other() -> str:
         return subprocess.run(
@@ -369,7 +374,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
     with headrace.connect(path) as db:
         db.sql("CREATE TABLE t (a INT)")
-        assert other().startswith("[DATABASE_IN_USE]") and f"process {__import__('os').getpid()}" in other()
+        assert other().startswith("[DATABASE_IN_USE]") and f"process {os.getpid()}" in other()
         with pytest.raises(StoreError, match="DATABASE_IN_USE"):
             headrace.connect(path)
         db.sql("INSERT INTO t VALUES (1)")
@@ -419,7 +424,7 @@ def test_drop_is_refused_while_something_reads_it(db: Database) -> None:
     db.sql("CREATE TABLE t (k INT)")
     db.sql("CREATE VIEW v AS SELECT n, count(*) AS c FROM s GROUP BY n")
     db.sql("CREATE VIEW o AS WITH t AS (SELECT 1 AS k), u AS (SELECT * FROM v) SELECT * FROM u JOIN t ON n = t.k")
-    db.sql("CREATE VIEW p AS SELECT * FROM o WHERE n IN (SELECT k FROM t)")
+    db.sql("CREATE VIEW p AS SELECT o.* FROM o LEFT SEMI JOIN t ON n = t.k")
     for kind, name, reader in (("STREAM", "s", "v"), ("VIEW", "v", "o"), ("VIEW", "O", "p"), ("TABLE", "T", "p")):
         before = db.catalog
         error = refused(db, f"DROP {kind} {name}")

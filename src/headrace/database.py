@@ -7,13 +7,15 @@ in one commit; if it raises, nothing has changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 
 from headrace import catalog as definitions
@@ -24,7 +26,7 @@ from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
-from headrace.errors import CatalogError, NotYetSupported, Position
+from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position
 from headrace.explain import describe, explain, show
 from headrace.loading import Loader
 from headrace.plan.nodes import Node, streams_in
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 _KEPT_QUERIES = 256
 """How many query texts keep their plan."""
+_PATIENCE = 5.0
+"""How many seconds close() waits for statements of other threads."""
 
 
 def connect(
@@ -77,9 +81,11 @@ class Database:
         session = Session(chosen, spark)
         self._runtime = Runtime(store, chosen, session, Worker(cores(), chosen.memory_limit))
         self._closed = False
+        self._users = 0
+        self._idle = threading.Condition()
         self._answers = Answers(self._runtime)
         self._views: dict[str, ContinuousView] = {}
-        self._queries: dict[str, tuple[int, query.Prepared]] = {}
+        self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views)
         try:
@@ -92,18 +98,17 @@ class Database:
 
     def sql(self, text: str, *, progress: Progress | None = None) -> Result:
         """Run one statement."""
-        known = self._queries.get(text)
-        if known is not None and known[0] == self.catalog.version:
-            return self._answer(known[1])
-        statement = s.parse(text)
-        if isinstance(statement, s.Query):
-            version = self.catalog.version
-            prepared = query.Prepared(self._runtime, self.plan(statement))
-            if len(self._queries) >= _KEPT_QUERIES:
-                self._queries.clear()
-            self._queries[text] = (version, prepared)
-            return self._answer(prepared)
-        return self._run(statement, progress)
+        with self._in_use():
+            known = self._queries.get(text)
+            if known is None:
+                statement = s.parse(text)
+                if not isinstance(statement, s.Query):
+                    return self._run(statement, progress)
+                known = _Kept(statement)
+                if len(self._queries) >= _KEPT_QUERIES:
+                    self._queries.clear()
+                self._queries[text] = known
+            return self._result(self._rows(known))
 
     def insert(self, name: str, data: Any) -> int:
         """Insert rows into a stream or table; returns how many. One call is one epoch.
@@ -111,12 +116,8 @@ class Database:
         ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
         dicts or tuples, a dict of columns, or a Spark DataFrame.
         """
-        self._require_open()
-        try:
+        with self._in_use():
             return self._loader.insert(self._target(name), data)
-        except duckdb.Error:
-            self._require_open()  # closed by another thread meanwhile
-            raise
 
     def copy(
         self, name: str, pattern: str | os.PathLike[str], *, progress: Progress | None = None, **options: Any
@@ -124,7 +125,8 @@ class Database:
         """Load files into a stream or table: ``COPY name FROM 'pattern'``."""
         given = {k.lower(): str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
         statement = s.Copy(name, (), os.fspath(pattern), given, Position(1, 1))
-        return self._run(statement, progress)
+        with self._in_use():
+            return self._run(statement, progress)
 
     def table(self, name: str) -> DataFrame:
         """A relation's rows, as they are now, as a Spark DataFrame."""
@@ -150,10 +152,14 @@ class Database:
 
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
-        self._closed = True
-        self._runtime.worker.close()
-        self._runtime.store.close()
-        self._runtime.session.stop()
+        with self._idle:
+            self._closed = True
+            # Native code refuses to be closed while it runs: let statements of other threads end first.
+            self._idle.wait_for(lambda: not self._users, timeout=_PATIENCE)
+        with ExitStack() as steps:
+            steps.callback(self._runtime.session.stop)
+            steps.callback(self._runtime.store.close)
+            steps.callback(self._runtime.worker.close)
 
     def __enter__(self) -> Database:
         return self
@@ -167,10 +173,9 @@ class Database:
     # Statements
 
     def _run(self, statement: s.Statement, progress: Progress | None = None) -> Result:
-        self._require_open()
         match statement:
             case s.Query():
-                return self._answer(query.Prepared(self._runtime, self.plan(statement)))
+                return self._result(self._rows(_Kept(statement)))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
                 return self._done(self._definer.create(statement))
             case s.Drop():
@@ -188,10 +193,6 @@ class Database:
                 relation = self.catalog.get(statement.name, position=statement.position)
                 return self._result(describe(self, relation), whole=True)
 
-    def _answer(self, prepared: query.Prepared) -> Result:
-        with self._runtime.store.read() as snapshot:
-            return self._result(self._rows(snapshot, prepared))
-
     def plan(self, statement: s.Query) -> Node:
         """A query's plan, checked for what cannot be asked yet."""
         plan = optimize(Binder(self.catalog, self.analyzer()).query(statement.query))
@@ -201,21 +202,48 @@ class Database:
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
+        count = self._loader.insert(target, self._rows(_Kept(statement)))
+        return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+
+    def _rows(self, kept: _Kept) -> pa.Table:
+        """The rows of a query, planned under the very catalog its snapshot has.
+
+        Another thread may change definitions at any time. The writer's version moves before such a
+        change is committed, so a snapshot taken before it moved has the catalog we planned under.
+        """
+        while True:
+            version = self.catalog.version
+            prepared = kept.under(version)
+            if prepared is None:
+                prepared = kept.keep(version, query.Prepared(self._runtime, self._plan_of(kept.statement)))
+            views = {scan.relation: self._views.get(scan.relation.lower()) for scan in prepared.scans}
+            with self._runtime.store.read() as snapshot:
+                if self._runtime.writer_version == version:
+                    try:
+                        return self._run_over(snapshot, prepared, views)
+                    except HeadraceError:
+                        if self._runtime.writer_version == version:
+                            raise
+            time.sleep(0.001)
+
+    def _plan_of(self, statement: s.Query | s.Insert) -> Node:
+        if isinstance(statement, s.Query):
+            return self.plan(statement)
+        target = self._target(statement.name, statement.position)
         binder = Binder(self.catalog, self.analyzer())
         plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
         for name in sorted(streams_in(plan)):
             raise _bare_stream(name)
-        with self._runtime.store.read() as snapshot:
-            rows = self._rows(snapshot, query.Prepared(self._runtime, plan))
-        count = self._loader.insert(target, rows)
-        return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+        return plan
 
-    def _rows(self, snapshot: Snapshot, prepared: query.Prepared) -> pa.Table:
-        arrow = {
-            ("view", scan.relation): self._answers.rows(snapshot, self._views[scan.relation.lower()])
-            for scan in prepared.scans
-            if scan.kind == "view"
-        }
+    def _run_over(
+        self, snapshot: Snapshot, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]
+    ) -> pa.Table:
+        arrow: dict[tuple[str, str], pa.Table] = {}
+        for scan in prepared.scans:
+            view = views[scan.relation] if scan.kind == "view" else None
+            if view is not None and ("view", scan.relation) not in arrow:
+                arrow["view", scan.relation] = self._answers.rows(snapshot, view)
         return query.run(self._runtime, snapshot, prepared, query.Leaves(arrow, {}))
 
     # Shared pieces
@@ -239,9 +267,18 @@ class Database:
     def answers(self) -> Answers:
         return self._answers
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise closed()
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        with self._idle:
+            if self._closed:
+                raise closed()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._users -= 1
+                self._idle.notify_all()
 
     def _target(self, name: str, position: Position | None = None) -> Stream | Table:
         relation: Relation = self.catalog.get(name, position=position)
@@ -274,6 +311,22 @@ class Database:
                         view, self.catalog, self.analyzer(view.types), files, self._runtime.settings.time_zone
                     )
         self._runtime.writer_version = self.catalog.version
+
+
+class _Kept:
+    """A query with its plan and the catalog version that holds for; one assignment replaces both."""
+
+    def __init__(self, statement: s.Query | s.Insert) -> None:
+        self.statement = statement
+        self._planned: tuple[int, query.Prepared] | None = None
+
+    def under(self, version: int) -> query.Prepared | None:
+        planned = self._planned
+        return planned[1] if planned is not None and planned[0] == version else None
+
+    def keep(self, version: int, prepared: query.Prepared) -> query.Prepared:
+        self._planned = (version, prepared)
+        return prepared
 
 
 def _bare_stream(name: str) -> NotYetSupported:

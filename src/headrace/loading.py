@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +30,10 @@ from headrace.view.compiled import ContinuousView, InsertPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_STALE_ATTEMPTS = 3
+"""How often an insert is run again because definitions changed meanwhile, before it makes them wait."""
 
 
 class Loader:
@@ -136,12 +142,12 @@ class Loader:
                     yield pa.Table.from_batches([batch])
                 continue
             for piece in part.pieces:
+                source = parquet_source(piece, files.schema, names)
                 try:
-                    cursor = self._runtime.worker.cursor()
-                    source = parquet_source(piece, files.schema, names)
-                    reader: pa.RecordBatchReader = cursor.sql(f"SELECT * FROM {source}").to_arrow_reader(65_536)
-                    for batch in reader:
-                        yield pa.Table.from_batches([batch])
+                    with self._runtime.worker.cursor() as cursor:
+                        reader: pa.RecordBatchReader = cursor.sql(f"SELECT * FROM {source}").to_arrow_reader(65_536)
+                        for batch in reader:
+                            yield pa.Table.from_batches([batch])
                 except duckdb.Error as error:
                     raise first_bad_value(piece, files.schema, names) or from_duckdb(error) from None
 
@@ -158,20 +164,21 @@ class Loader:
         return pipelines, statics
 
     def _into_stream(self, stream: Stream, given: Input, label: str, progress: Progress | None = None) -> int:
-        while True:
-            catalog = self._runtime.catalog
-            if catalog.find(stream.name) is None:
-                catalog.get(stream.name)
-            pipelines, statics = self._pipelines(stream)
-            rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
-            if rows == 0:
-                return 0
-            try:
-                self._commit(catalog.version, states, label)
-                break
-            except StaleCatalog:
-                self._await_catalog(catalog.version)
-        self._compact_where_due(pipelines, states)
+        for attempt in itertools.count():
+            # Definitions that change all the time must not starve an insert: after a few times they wait.
+            with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
+                catalog = self._runtime.catalog
+                catalog.get(stream.name, Stream)
+                pipelines, statics = self._pipelines(stream)
+                rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
+                if rows == 0:
+                    return 0
+                try:
+                    self._commit(catalog.version, states, label)
+                    break
+                except StaleCatalog:
+                    self._await_catalog(catalog.version)
+        self._compact_where_due(states)
         return rows
 
     def _commit(self, version: int, states: StateRows, label: str) -> None:
@@ -194,7 +201,7 @@ class Loader:
 
     # Compaction
 
-    def _compact_where_due(self, pipelines: Sequence[InsertPipeline], states: StateRows) -> None:
+    def _compact_where_due(self, states: StateRows) -> None:
         """Merge state relations whose appended rows have grown past the limit.
 
         No worker of its own: the insert that tips the scale does it, after its own commit,

@@ -8,6 +8,7 @@ database can be opened again without starting Spark.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -79,5 +80,5 @@ def _empty(schema: Schema) -> str:
 def _refused(error: Exception) -> SqlError:
     condition = getattr(error, "getCondition", lambda: None)() or "ANALYSIS_ERROR"
     lines = str(error).splitlines() or [""]
-    message = lines[0].removeprefix(f"[{condition}]").strip().rstrip(".")
+    message = re.sub(r"\s*SQLSTATE: .*$", "", lines[0].removeprefix(f"[{condition}]")).strip().rstrip(".")
     return SqlError(condition.split(".")[0], f"Spark's analyzer refuses this: {message}")

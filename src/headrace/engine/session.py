@@ -6,6 +6,7 @@ cluster, own settings and temporary views), so nothing of the user's changes.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -63,6 +64,9 @@ class Session:
     def _start(self) -> SparkSession:
         _require_java()
         from pyspark.sql import SparkSession
+
+        # PySpark logs a refused query with its JVM stack trace; Headrace raises a named error instead.
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
 
         running = SparkSession.getActiveSession()
         if running is not None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,43 +90,57 @@ class Worker:
         if memory_limit:
             config["memory_limit"] = memory_limit
         self._connection = duckdb.connect(":memory:", config=config)
-        self._local = threading.local()
-        self._cursors: list[duckdb.DuckDBPyConnection] = []
+        self._idle: list[duckdb.DuckDBPyConnection] = []
         self._statics: set[str] = set()
         self._lock = threading.Lock()
         self._wide: set[str] = set()
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
 
-    def cursor(self) -> duckdb.DuckDBPyConnection:
-        """This thread's cursor (a connection shared by threads would mix up their rows)."""
-        found: duckdb.DuckDBPyConnection | None = getattr(self._local, "cursor", None)
+    @contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor of one's own for a while (one shared by threads would mix up their rows)."""
+        with self._lock:
+            found = self._idle.pop() if self._idle else None
         if found is None:
-            with self._lock:
-                found = self._connection.cursor()
-                self._cursors.append(found)
+            found = self._connection.cursor()
             found.execute("SET TimeZone = 'UTC'")
-            self._local.cursor = found
-        return found
+        try:
+            yield found
+        finally:
+            with self._lock:
+                self._idle.append(found)
+
+    @property
+    def pool(self) -> ThreadPoolExecutor:
+        """Threads to read several slices at once in this process."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, "headrace-read")
+            return self._pool
 
     def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
         with self._lock:
-            for cursor in self._cursors:
+            for cursor in self._idle:
                 cursor.close()
-            self._cursors.clear()
+            self._idle.clear()
             self._connection.close()
 
     def query(self, sql: str, **relations: pa.Table | pa.RecordBatchReader) -> pa.Table:
         """Run native SQL over Arrow relations given by name."""
-        cursor = self.cursor()
-        for name, rows in relations.items():
-            cursor.register(name, rows)
-        try:
-            result = cursor.sql(sql)
-            return pa.table({}) if result is None else result.to_arrow_table()
-        except duckdb.Error as error:
-            raise from_duckdb(error) from None
-        finally:
-            for name in relations:
-                cursor.unregister(name)
+        with self.cursor() as cursor:
+            for name, rows in relations.items():
+                cursor.register(name, rows)
+            try:
+                result = cursor.sql(sql)
+                return pa.table({}) if result is None else result.to_arrow_table()
+            except duckdb.Error as error:
+                raise from_duckdb(error) from None
+            finally:
+                for name in relations:
+                    cursor.unregister(name)
 
     def keep_only(self, statics: Sequence[Static]) -> None:
         """Forget all build sides but these: a task's process outlives the databases it worked for."""
@@ -152,15 +168,17 @@ class Worker:
 
     def partials(self, pipelines: Sequence[Pipeline], batch: pa.Table) -> dict[str, pa.Table]:
         """The state rows each pipeline leaves for a batch."""
-        return {p.state: self._run(p, batch) for p in pipelines}
+        with self.cursor() as cursor:
+            return {p.state: self._run(cursor, p, batch) for p in pipelines}
 
-    def _run(self, pipeline: Pipeline, batch_rows: pa.Table | None = None) -> pa.Table:
+    def _run(
+        self, cursor: duckdb.DuckDBPyConnection, pipeline: Pipeline, batch_rows: pa.Table | None = None
+    ) -> pa.Table:
         """One pipeline over a batch, or over the view of that name.
 
         DuckDB finds ``batch_rows`` as a variable of this frame: registering it costs more than
         many a batch's own work.
         """
-        cursor = self.cursor()
         if pipeline.narrow is not None and pipeline.state not in self._wide:
             try:
                 return conform(cursor.sql(pipeline.narrow).to_arrow_table(), pipeline.schema)
@@ -212,17 +230,17 @@ class Worker:
 
     def _read_parquet(self, work: Work, piece: ParquetPiece) -> dict[str, pa.Table]:
         """Parquet is read by DuckDB inside the pipelines' own queries: no row passes through Python."""
-        cursor = self.cursor()
         source = parquet_source(piece, work.schema, work.columns)
         nulls = "".join(f", CAST(NULL AS {f.type.duckdb}) AS {quote_native(f.name)}" for f in work.missing)
-        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{nulls} FROM {source}")
-        try:
-            return {p.state: self._run(p) for p in work.pipelines}
-        except HeadraceError as error:
-            # A value that does not convert looks like any failed cast: name file, row and column.
-            raise first_bad_value(piece, work.schema, work.columns) or error from None
-        finally:
-            cursor.execute(f"DROP VIEW IF EXISTS {BATCH}")
+        with self.cursor() as cursor:
+            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{nulls} FROM {source}")
+            try:
+                return {p.state: self._run(cursor, p) for p in work.pipelines}
+            except HeadraceError as error:
+                # A value that does not convert looks like any failed cast: name file, row and column.
+                raise first_bad_value(piece, work.schema, work.columns) or error from None
+            finally:
+                cursor.execute(f"DROP VIEW IF EXISTS {BATCH}")
 
     def reduce(
         self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None = None

@@ -208,6 +208,8 @@ class Aggregate(Node):
     aggs: tuple[tuple[Column, Agg], ...]
 
     def __post_init__(self) -> None:
+        if not self.keys and not self.aggs:
+            raise InvalidPlan("Aggregate has neither keys nor aggregates, so its one row would have no columns")
         for column, expr in self.keys:
             if column.type != expr.type:
                 raise InvalidPlan(f"Aggregate gives key {column.name} {expr.type}, not {column.type}")

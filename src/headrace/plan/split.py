@@ -27,7 +27,7 @@ from typing import Literal as Choice
 
 from headrace.errors import ViewRefused
 from headrace.plan.aggregates import decompose, is_mergeable, join_on_keys, merge
-from headrace.plan.exprs import Agg, Call, Column, Expr, Literal, all_of, columns, fresh_id
+from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, fresh_id
 from headrace.plan.nodes import (
     Aggregate,
     Filter,
@@ -151,16 +151,30 @@ def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
             f"{node.reason} stands between stream {_named(node)} and its first grouping",
             hint="group the stream in a subquery or CTE first, and use this above the grouping",
         )
+    if isinstance(node, UnionAll) and not all(below):
+        _check_union(node, below)
     if isinstance(node, Join) and not all(below):
         _check_join(node, *below)
     return all(below)
 
 
+def _check_union(node: UnionAll, below: Sequence[bool]) -> None:
+    """Rows of one branch are added up as they arrive, so those of another may not change later."""
+    for branch, grouped in zip(node.inputs, below, strict=True):
+        if grouped and _live(branch):
+            raise ViewRefused(
+                "STREAM_NOT_GROUPED",
+                f"a UNION ALL puts rows of stream {_named(node)} beside groups of {', '.join(_live(branch))}, "
+                "which change as rows come",
+                hint="group every branch before the UNION ALL, or none",
+            )
+
+
 def _check_join(node: Join, left: bool, right: bool) -> None:
-    if streams_in(node.left) and streams_in(node.right):
+    if _live(node.left) and _live(node.right):
         raise ViewRefused(
             "STREAM_JOIN_NOT_GROUPED",
-            f"streams {_named(node.left)} and {_named(node.right)} are joined before both are grouped",
+            f"{', '.join(_live(node.left))} and {', '.join(_live(node.right))} are joined before both are grouped",
             hint="group each stream in a subquery or CTE, then join the groups",
         )
     if not right or node.kind == "full":
@@ -175,6 +189,11 @@ def _check_join(node: Join, left: bool, right: bool) -> None:
 
 def _named(node: Node) -> str:
     return ", ".join(sorted(streams_in(node)))
+
+
+def _live(node: Node) -> list[str]:
+    """The streams and continuous views a plan reads: what may change without a statement about a table."""
+    return sorted({n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind in ("stream", "view")})
 
 
 class _Splitter:
@@ -245,9 +264,17 @@ class _Splitter:
     def _values(self, node: Aggregate, pieces: Sequence[_Piece], merged: Node, agg: Agg) -> tuple[Node, Expr]:
         """A state of argument values for an aggregate that needs them, joined to the groups."""
         distinct = agg.distinct
-        wanted = [Call(BOOLEAN, "isnotnull", (a,)) for a in agg.args] if distinct and agg.fn == "count" else []
-        condition = all_of([*([agg.filter] if agg.filter else []), *wanted])
-        values = tuple((Column.fresh(f"arg{i}", a.type), a) for i, a in enumerate(agg.args))
+        counts = distinct and agg.fn == "count"
+        condition: Expr = TRUE
+        inputs = list(agg.args)
+        if counts:
+            # Rows that do not count need not be kept: a group without any counts none.
+            present: list[Expr] = [Call(BOOLEAN, "isnotnull", (a,)) for a in agg.args]
+            condition = all_of([*([agg.filter] if agg.filter else []), *present])
+        elif agg.filter is not None:
+            # What the aggregate makes of no rows is its own to say, so they are kept, marked.
+            inputs.append(agg.filter)
+        values = tuple((Column.fresh(_value_name(a, i), a.type), a) for i, a in enumerate(inputs))
         partials = {} if distinct else {Agg(BIGINT, "count", ()): Column(BIGINT, fresh_id(), "a0")}
         state = self._state(node, "distinct" if distinct else "multiset", (*node.keys, *values), partials)
         for piece in pieces:
@@ -260,7 +287,8 @@ class _Splitter:
         keys = tuple((Column.fresh(c.name, c.type), c) for c in rows.output[:n])
         args = tuple(rows.output[n : n + len(agg.args)])
         out = Column.fresh(agg.fn, agg.type)
-        final = replace(agg, args=args, distinct=False, filter=None)
+        marked = rows.output[n + len(agg.args)] if len(inputs) > len(agg.args) else None
+        final = replace(agg, args=args, distinct=False, filter=marked)
         grouped = Aggregate(rows, keys, ((out, final),))
         pairs = [(merged.output[i], k) for i, (k, _) in enumerate(keys)]
         joined = join_on_keys(merged, grouped, pairs)
@@ -324,7 +352,7 @@ class _Piece:
     plan: Node
 
     def filtered(self, condition: Expr) -> _Piece:
-        return self if isinstance(condition, Literal) else replace(self, plan=Filter(self.plan, condition))
+        return self if condition == TRUE else replace(self, plan=Filter(self.plan, condition))
 
     def grouped(self, keys: Sequence[tuple[Column, Expr]], partials: dict[Agg, Column], state: State) -> Node:
         """Partial grouping of the piece's rows, put out in the state's columns."""
@@ -337,7 +365,8 @@ def _pieces(lower: Node) -> list[_Piece]:
     """The branches of a grouping's input, one stream each (a UNION ALL breaks no pipeline)."""
     if len(streams_in(lower)) == 1 and not any(isinstance(n, UnionAll) for n in walk_plan(lower)):
         return [_Piece(next(iter(streams_in(lower))), lower)]
-    for node in walk_plan(lower):
+    # The outermost union first: taking a branch of an inner one would repeat the outer's other branches.
+    for node in reversed(list(walk_plan(lower))):
         if isinstance(node, UnionAll) and streams_in(node):
             found = []
             for branch in node.inputs:
@@ -381,3 +410,7 @@ def _repeated(rows: Node, count: Column) -> Node:
 def _label(agg: Agg) -> str:
     inside = ", ".join(c.name for a in agg.args for c in columns(a)) or "1"
     return f"{agg.fn}({inside})"
+
+
+def _value_name(expr: Expr, index: int) -> str:
+    return expr.name if isinstance(expr, Column) else f"value {index + 1}"

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of
 from headrace.errors import NotYetSupported, Position, SqlError
-from headrace.plan.exprs import Column, Expr, Literal
+from headrace.plan.exprs import Column, Expr, Literal, all_of
 from headrace.plan.nodes import (
     ONE_ROW,
     Aggregate,
@@ -130,9 +130,18 @@ class Binder:
         if clause.args.get("recursive"):
             raise NotYetSupported("WITH RECURSIVE", position=position_of(clause))
         known = dict(outer)
+        here: set[str] = set()
         for cte in clause.expressions:
-            node = self._query(cte.this, known)
             alias = cte.args["alias"]
+            if alias.name.lower() in here:
+                raise SqlError(
+                    "DUPLICATED_CTE_NAMES",
+                    f"WITH names {alias.name} twice",
+                    position=position_of(alias),
+                    hint="rename one",
+                )
+            here.add(alias.name.lower())
+            node = self._query(cte.this, known)
             names = [c.name for c in alias.args.get("columns") or ()]
             known[alias.name.lower()] = renaming(node, _column_names(node, names, alias)) if names else node
         return known
@@ -284,9 +293,8 @@ class Binder:
         if using:
             if name in ("right", "full"):
                 raise OutsideAlgebra(f"USING in a {name} join", position_of(join))
-            condition: Expr = boolean(_using_condition(using), both, self.analyzer)
-            hidden = frozenset(source_column(source, n).id for n, _ in using)
-            source = replace(source, hidden=hidden)
+            condition = all_of([self._equal(*pair) for pair in using])
+            source = replace(source, hidden=frozenset(mine.id for _, mine in using))
         elif (on := join.args.get("on")) is not None:
             condition = boolean(on, both, self.analyzer)
         else:
@@ -298,19 +306,22 @@ class Binder:
             return Project(joined, tuple((c, c) for c in (*left.output, *right.output)))
         return Join(name, left, right, condition)  # type: ignore[arg-type]
 
-    def _using(self, join: exp.Join, scope: Scope, right: Source) -> list[tuple[str, tuple[str, ...]]]:
-        """The (right column, left name parts) pairs of USING or NATURAL."""
-        names = [i.name for i in join.args.get("using") or ()]
+    def _using(self, join: exp.Join, scope: Scope, right: Source) -> list[tuple[Column, Column]]:
+        """The (left, right) columns that USING or NATURAL sets equal."""
+        named = [(i.name, position_of(i)) for i in join.args.get("using") or ()]
         if (join.args.get("method") or "").upper() == "NATURAL":
             left = {c.name.lower() for s in scope.sources for c in s.columns if c.id not in s.hidden}
-            names = [c.name for c in right.columns if c.name.lower() in left]
-        found = []
-        for name in names:
-            column = scope.column((name,), position_of(join))
-            holder = next(s for s in scope.sources if column in s.columns)
-            found.append((name, (holder.name, column.name)))
-            source_column(right, name, position_of(join))
-        return [(n, (*left_parts, right.name)) for n, left_parts in found]
+            named = [(c.name, position_of(join)) for c in right.columns if c.name.lower() in left]
+        return [(scope.column((n,), at), Scope([right]).column((n,), at)) for n, at in named]
+
+    def _equal(self, left: Column, right: Column) -> Expr:
+        """``left = right`` with Spark's coercion, whatever their relations are called."""
+        sides = Scope([Source("left", (left,)), Source("right", (right,))])
+        equality = exp.EQ(
+            this=exp.column(left.name, table="left", quoted=True),
+            expression=exp.column(right.name, table="right", quoted=True),
+        )
+        return boolean(equality, sides, self.analyzer)
 
     # Outside the algebra
 
@@ -425,19 +436,3 @@ def _column_names(node: Node, names: list[str], at: exp.Expr) -> list[str]:
             position=position_of(at),
         )
     return names
-
-
-def source_column(source: Source, name: str, position: Position | None = None) -> Column:
-    return Scope([source]).column((name,), position)
-
-
-def _using_condition(pairs: list[tuple[str, tuple[str, ...]]]) -> exp.Expr:
-    equalities: list[exp.Expr] = []
-    for name, (left, left_name, right) in ((n, p) for n, p in pairs):
-        equalities.append(
-            exp.EQ(
-                this=exp.column(left_name, table=left, quoted=True),
-                expression=exp.column(name, table=right, quoted=True),
-            )
-        )
-    return exp.and_(*equalities) if equalities else exp.true()

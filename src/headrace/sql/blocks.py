@@ -19,7 +19,7 @@ from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, positi
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.scope import OutputScope, Scope
-from headrace.types import BOOLEAN, DAY_TIME, VOID, Type
+from headrace.types import BIGINT, BOOLEAN, DAY_TIME, VOID, Type
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ class Block:
         lifted = [lift.expr(i.expr, i.tree) for i in items]
         condition = self._having(having, items, lifted, lift) if having is not None else TRUE
         sorts = self._sort_exprs(items, lifted, lift)
-        grouped: Node = Aggregate(self._without_null_windows(windows), tuple(lift.keys), tuple(lift.aggs()))
+        aggs = lift.aggs()
+        if not lift.keys and not aggs:
+            aggs = [(Column.fresh("count", BIGINT), Agg(BIGINT, "count", ()))]  # SELECT 1 … HAVING true: still one row
+        grouped: Node = Aggregate(self._without_null_windows(windows), tuple(lift.keys), tuple(aggs))
         if condition != TRUE:
             grouped = Filter(grouped, condition)
         self.child = grouped
@@ -104,8 +107,15 @@ class Block:
             raise OutsideAlgebra("* with REPLACE or RENAME", position_of(tree))
         qualifier = tree.args["table"].name if isinstance(tree, exp.Column) else None
         columns = self.scope.star(qualifier, position_of(tree))
-        left_out = {c.name.lower() for c in star.args.get("except_") or ()}
-        return [Item(c.name, c, tree) for c in columns if c.name.lower() not in left_out]
+        left_out = star.args.get("except_") or ()
+        for name in left_out:
+            if name.name.lower() not in {c.name.lower() for c in columns}:
+                raise SqlError("UNRESOLVED_COLUMN", f"* has no column {name.name}", position=position_of(name))
+        gone = {n.name.lower() for n in left_out}
+        items = [Item(c.name, c, tree) for c in columns if c.name.lower() not in gone]
+        if not items:
+            raise SqlError("CANNOT_RESOLVE_STAR", "* stands for no column here", position=position_of(tree))
+        return items
 
     # GROUP BY
 
@@ -116,6 +126,8 @@ class Block:
         for part in ("grouping_sets", "cube", "rollup", "totals"):
             if group.args.get(part):
                 raise OutsideAlgebra(f"GROUP BY {part.upper().replace('_', ' ')}", position_of(group))
+        if any(isinstance(e, exp.GroupingSets | exp.Cube | exp.Rollup) for e in group.expressions):
+            raise OutsideAlgebra("GROUP BY with grouping sets", position_of(group))
         if group.args.get("all"):
             found = [i.expr for i in items if not _has_aggregate(i.expr)]
         else:
@@ -202,6 +214,8 @@ class Block:
     def _orders_by_aggregate(self, order: exp.Expr | None) -> bool:
         """ORDER BY count(*) makes a block an aggregate even if nothing else does."""
         for item in order.expressions if order is not None else ():
+            if isinstance(item.this, exp.Var):
+                continue  # ORDER BY ALL: the select list decides
             try:
                 if _has_aggregate(bind_expr(item.this, self.scope, self.analyzer)):
                     return True
@@ -340,7 +354,9 @@ def _refuse_aggregates(expr: Expr, tree: exp.Expr, where: str) -> None:
             f"{where.replace(' ', '_')}_AGGREGATE",
             f"aggregates are not allowed in {where}",
             position=position_of(tree),
-            hint="filter groups with HAVING",
+            hint="filter groups with HAVING"
+            if where == "WHERE"
+            else "group by columns, not by what is computed of groups",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from headrace.errors import Position, SqlError
+from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.plan.exprs import Column, Expr
 
 
@@ -37,12 +37,18 @@ class Scope:
             return found[0]
         name = ".".join(parts)
         if found:
+            holders = sorted({s.name for s in self._holders(found)})
+            several = len(holders) == len(found)
             raise SqlError(
                 "AMBIGUOUS_REFERENCE",
-                f"{name} could be a column of {', '.join(sorted(s.name for s in self._holders(found)))}",
+                f"{name} could be a column of {', '.join(holders)}"
+                if several
+                else f"{len(found)} columns are named {name}",
                 position=position,
-                hint="put the relation's name before it",
+                hint="put the relation's name before it" if several else "give each an alias of its own",
             )
+        if wanted == ("window",) and ("window", "start") in self.extras:
+            raise NotYetSupported("a window as one column", position=position, hint="select window.start, window.end")
         known = sorted({c.name for s in self.sources for c in s.columns})
         near = get_close_matches(parts[-1], known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"columns here: {', '.join(known) or 'none'}"

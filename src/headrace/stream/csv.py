@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,9 @@ from headrace.stream import spellings
 from headrace.stream.records import NEWLINE, Bytes, Quoting
 from headrace.types import Field, Schema, arrow_schema
 
+if TYPE_CHECKING:
+    from headrace.stream.csv_kernel import Kernel
+
 BLOCK_SIZE = 1 << 20
 """Bytes parsed at once: measured, larger ones leave the cache and smaller ones pay per call."""
 MAX_RECORD = 1 << 26
@@ -40,6 +43,8 @@ LOOK_BACK_LIMIT = 1 << 20
 
 _BOM = b"\xef\xbb\xbf"
 _SHOWN = 60
+KERNEL_BYTES = 4 << 20
+"""Pieces at least this large are read by the compiled kernel; smaller ones do not pay for loading it."""
 
 
 class QuotedNewline(Exception):
@@ -274,6 +279,20 @@ class _PieceReader:
         self.parse = _parse_options(options, skip_blank=self.skip_blank)
         self.zoned: frozenset[str] = frozenset()
         self.convert = self._convert_options()
+        self.kernel = self._kernel()
+        self.declined = 0
+
+    def _kernel(self) -> Kernel | None:
+        """The compiled reader, where the piece is large enough to pay for loading it."""
+        names = self.piece.file.names
+        large = self.piece.end - self.piece.start >= KERNEL_BYTES
+        if not large or len(names) == 1:
+            return None
+        from headrace.stream.csv_kernel import Kernel
+
+        if not Kernel.fits(self.wanted, self.options.null):
+            return None
+        return Kernel(names, self.wanted, self.options.delimiter, self.options.quote)
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         """The piece's batches, each with the byte its block ends at."""
@@ -356,6 +375,13 @@ class _PieceReader:
         return pacsv.open_csv(source, read_options=read, parse_options=parse, convert_options=convert).read_next_batch()
 
     def _block(self, start: int, end: int) -> pa.RecordBatch:
+        if self.kernel is not None:
+            plain = self.kernel.read(self.data, start, end)
+            if plain is not None:
+                return pa.RecordBatch.from_arrays(plain, schema=self.schema)
+            self.declined += 1
+            if self.declined > 3:
+                self.kernel = None  # not a plain file: stop trying
         try:
             parsed = self._parsed(start, end, self.parse, self.convert)
             if not self.wanted:

@@ -22,6 +22,7 @@ from headrace.engine.spark import Relation, frame_of_csv, frame_of_rows, leaf, r
 from headrace.engine.worker import PipelineCannot, Slice, Static, Work
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
+from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
 from headrace.stream.csv import CsvOptions, CsvSlice, QuotedNewline
 from headrace.stream.files import plan_slices
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 StateRows = dict[str, list[pa.Table]]
+THREAD_BYTES = 8 << 20
+"""Files larger than this are read by a thread a core, when they are read in this process."""
 
 
 class StaleCatalog(Exception):
@@ -165,7 +168,9 @@ class Intake:
     def _slices(
         self, work: Work, given: Files | Spooled, in_tasks: bool, *, quoted_newlines: bool = False
     ) -> Sequence[Slice]:
-        parallelism = self._runtime.session.parallelism() if in_tasks else 1
+        parallelism = (
+            self._runtime.session.parallelism() if in_tasks else 1 + (given.bytes > THREAD_BYTES) * (cores() - 1)
+        )
         if isinstance(given, Spooled):
             return slices_of(given.path, parallelism)
         return plan_slices(
@@ -179,17 +184,20 @@ class Intake:
         runtime = self._runtime
         if in_tasks and slices:
             return tasks.run_slices(runtime.spark, work, slices, scratch=runtime.store.scratch, progress=progress)
-        total, states = 0, dict[str, list[pa.Table]]()
         everything = sum(tasks.size_of(s) for s in slices)
-        done = 0
-        for piece in slices:
+        done = [0] * len(slices)
 
-            def report(so_far: int, before: int = done) -> None:
+        def reduce(index: int) -> tuple[int, dict[str, pa.Table]]:
+            def report(so_far: int) -> None:
+                done[index] = so_far
                 if progress is not None:
-                    progress(before + so_far, everything)
+                    progress(sum(done), everything)
 
-            rows, found = runtime.worker.reduce(work, piece, report)
-            done += tasks.size_of(piece)
+            return runtime.worker.reduce(work, slices[index], report)
+
+        total, states = 0, dict[str, list[pa.Table]]()
+        run = map if len(slices) == 1 else runtime.worker.pool.map
+        for rows, found in run(reduce, range(len(slices))):
             total += rows
             for state, table in found.items():
                 states.setdefault(state, []).append(table)

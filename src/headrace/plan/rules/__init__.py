@@ -19,8 +19,8 @@ RULES: tuple[Callable[[Node], Node], ...] = (
     drop_unlimited_sort,
     fold_constants,
     push_down_filters,
-    merge_renamings,
     stream_to_probe,
+    merge_renamings,
     prune_columns,
 )
 

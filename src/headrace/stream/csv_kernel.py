@@ -1,0 +1,229 @@
+"""A compiled reader for the plain case of CSV: one pass over the bytes, only the wanted columns.
+
+A general CSV parser copies every field of every row before it converts the few
+that are wanted. Most files need none of that: this kernel walks the bytes once,
+skips fields nobody asked for, and writes integers, decimals, dates and text
+straight into column buffers.
+
+It *declines* whatever is not plain (a doubled quote, an odd spelling, a line end
+that is not ``\\n``, a wrong field count, a value out of range): the block is then
+read by the general reader, which has the whole dialect and names the error. So a
+block has one meaning, whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from headrace.types import Field
+
+_SKIP, _INT, _DECIMAL, _DATE, _TEXT = range(5)
+_KINDS = {"tinyint": _INT, "smallint": _INT, "int": _INT, "bigint": _INT, "date": _DATE, "string": _TEXT}
+_ORDINARY, _DELIMITER, _NEWLINE, _RETURN = range(4)
+_DIGITS = 18
+"""As many decimal digits as a 64-bit integer always holds."""
+
+
+class Kernel:
+    """Reads blocks of one file layout; ``None`` from :meth:`read` means "declined"."""
+
+    def __init__(self, names: Sequence[str], wanted: Sequence[Field], delimiter: str, quote: str) -> None:
+        by_name = {f.name: f for f in wanted}
+        self.wanted = wanted
+        self.kinds = np.array([_kind(by_name[n]) if n in by_name else _SKIP for n in names], np.int64)
+        # Where each field of a row goes: columns come out in the wanted order, not the file's.
+        order = {f.name: i for i, f in enumerate(wanted)}
+        self.slots = np.array([order.get(n, 0) for n in names], np.int64)
+        self.scales = np.array([f.type.scale for f in wanted], np.int64)
+        self.limits = np.array([_limit(f) for f in wanted], np.int64)
+        self.classes = np.zeros(256, np.uint8)
+        self.classes[ord(delimiter)] = _DELIMITER
+        self.classes[ord("\n")] = _NEWLINE
+        self.classes[ord("\r")] = _RETURN
+        self.quote = ord(quote) if quote else -1
+
+    @staticmethod
+    def fits(wanted: Sequence[Field], null: str) -> bool:
+        """Whether all wanted columns have types the kernel reads, and NULL is spelled plainly."""
+        plain = all(f.type.name in _KINDS or (f.type.is_decimal and f.type.precision <= _DIGITS) for f in wanted)
+        return plain and bool(wanted) and null == ""
+
+    def read(self, data: np.ndarray[Any, np.dtype[np.uint8]], start: int, end: int) -> list[pa.Array] | None:
+        """The wanted columns of the records in ``[start, end)``."""
+        if data[end - 1] != ord("\n"):
+            return None
+        width, columns = len(self.kinds), len(self.wanted)
+        most = (end - start) // width + 1
+        values = np.empty((columns, most), np.int64)
+        valid = np.empty((columns, most), np.uint8)
+        texts = sum(1 for f in self.wanted if f.type.name == "string")
+        offsets = np.empty((columns, most + 1) if texts else (columns, 1), np.int32)
+        chars = np.empty((columns, end - start) if texts else (columns, 1), np.uint8)
+        rows, high = _scan(
+            data, start, end, self.kinds, self.slots, self.scales, self.limits, self.classes, self.quote,
+            values, valid, offsets, chars,
+        )  # fmt: skip
+        if rows < 0:
+            return None
+        arrays = [self._array(f, i, rows, values, valid, offsets, chars) for i, f in enumerate(self.wanted)]
+        if high and not all(_is_utf8(a) for a in arrays):
+            return None
+        if any(not f.nullable and a.null_count for f, a in zip(self.wanted, arrays, strict=True)):
+            return None
+        return arrays
+
+    def _array(self, f: Field, i: int, rows: int, values: Any, valid: Any, offsets: Any, chars: Any) -> pa.Array:
+        present = valid[i, :rows]
+        mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+        if f.type.name == "string":
+            ends = offsets[i, : rows + 1].copy()
+            text = chars[i, : ends[-1]].copy()
+            return pa.Array.from_buffers(pa.string(), rows, [mask, pa.py_buffer(ends), pa.py_buffer(text)])
+        column = values[i, :rows]
+        if f.type.is_decimal:
+            wide = np.empty((rows, 2), np.int64)
+            wide[:, 0] = column
+            wide[:, 1] = column >> 63
+            return pa.Array.from_buffers(f.type.arrow, rows, [mask, pa.py_buffer(wide)])
+        narrow = column.astype(f.type.arrow.to_pandas_dtype() if f.type.name != "date" else np.int32)
+        return pa.Array.from_buffers(f.type.arrow, rows, [mask, pa.py_buffer(narrow)])
+
+
+def _kind(f: Field) -> int:
+    return _DECIMAL if f.type.is_decimal else _KINDS[f.type.name]
+
+
+def _limit(f: Field) -> int:
+    """The largest magnitude a value may have."""
+    if f.type.is_decimal:
+        return int(10**f.type.precision) - 1
+    bits = {"tinyint": 7, "smallint": 15, "int": 31}.get(f.type.name)
+    return (1 << bits) - 1 if bits else int(10**_DIGITS) - 1
+
+
+def _is_utf8(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _scan(
+    data: Any, pos: int, end: int, kinds: Any, slots: Any, scales: Any, limits: Any, classes: Any, quote: int,
+    values: Any, valid: Any, offsets: Any, chars: Any,
+) -> tuple[int, bool]:  # fmt: skip
+    """Rows read, and whether a text column has a byte past ASCII; -1 rows if the block is declined."""
+    width = len(kinds)
+    row = 0
+    high = np.uint8(0)
+    for c in range(width):
+        if kinds[c] == _TEXT:
+            offsets[slots[c], 0] = 0
+    while pos < end:
+        for c in range(width):
+            kind = kinds[c]
+            slot = slots[c]
+            closing = _NEWLINE if c == width - 1 else _DELIMITER
+            quoted = data[pos] == quote
+            if quoted:
+                pos += 1
+            first = pos
+            if kind in (_SKIP, _TEXT):
+                if quoted:
+                    while pos < end and data[pos] != quote:
+                        pos += 1
+                else:
+                    while classes[data[pos]] == _ORDINARY:
+                        pos += 1
+                if kind == _TEXT:
+                    at = offsets[slot, row]
+                    for i in range(first, pos):
+                        high |= data[i]
+                        chars[slot, at] = data[i]
+                        at += 1
+                    offsets[slot, row + 1] = at
+                    valid[slot, row] = 1 if quoted or pos > first else 0
+            elif kind == _DATE:
+                if classes[data[pos]] == closing and not quoted:
+                    valid[slot, row] = 0
+                    values[slot, row] = 0
+                else:
+                    if pos + 10 >= end or data[pos + 4] != 45 or data[pos + 7] != 45:
+                        return -1, False
+                    for i in (0, 1, 2, 3, 5, 6, 8, 9):
+                        if data[pos + i] < 48 or data[pos + i] > 57:
+                            return -1, False
+                    year = (
+                        np.int64(data[pos] - 48) * 1000 + np.int64(data[pos + 1] - 48) * 100
+                        + np.int64(data[pos + 2] - 48) * 10 + np.int64(data[pos + 3] - 48)
+                    )  # fmt: skip
+                    month = np.int64(data[pos + 5] - 48) * 10 + np.int64(data[pos + 6] - 48)
+                    day = np.int64(data[pos + 8] - 48) * 10 + np.int64(data[pos + 9] - 48)
+                    if year < 1 or month < 1 or month > 12 or day < 1 or day > 28:
+                        if year < 1 or month < 1 or month > 12 or day < 1:
+                            return -1, False
+                        leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+                        last = 30 if month in (4, 6, 9, 11) else (29 if leap else 28) if month == 2 else 31
+                        if day > last:
+                            return -1, False
+                    # Days from 1970-01-01: years counted from March, so that the leap day is the last.
+                    y = year - 1 if month <= 2 else year
+                    era = y // 400
+                    of_era = y - era * 400
+                    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+                    values[slot, row] = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+                    valid[slot, row] = 1
+                    pos += 10
+            else:
+                if classes[data[pos]] == closing and not quoted:
+                    valid[slot, row] = 0
+                    values[slot, row] = 0
+                else:
+                    negative = data[pos] == 45
+                    if negative:
+                        pos += 1
+                    value = np.int64(0)
+                    digits = 0
+                    fraction = -1
+                    while pos < end:
+                        byte = data[pos]
+                        if 48 <= byte <= 57:
+                            value = value * 10 + np.int64(byte - 48)
+                            digits += 1
+                            if fraction >= 0:
+                                fraction += 1
+                        elif byte == 46 and fraction < 0 and kind == _DECIMAL and digits > 0:
+                            fraction = 0
+                        else:
+                            break
+                        pos += 1
+                    if digits == 0 or fraction == 0:
+                        return -1, False
+                    if kind == _DECIMAL:
+                        missing = scales[slot] - max(fraction, 0)
+                        if missing < 0 or digits + missing > _DIGITS:
+                            return -1, False
+                        for _ in range(missing):
+                            value *= 10
+                    elif digits > _DIGITS:
+                        return -1, False
+                    if value > limits[slot]:
+                        return -1, False
+                    values[slot, row] = -value if negative else value
+                    valid[slot, row] = 1
+            if quoted:
+                if pos >= end or data[pos] != quote:
+                    return -1, False
+                pos += 1
+            if pos >= end or classes[data[pos]] != closing:
+                return -1, False
+            pos += 1
+        row += 1
+    return row, bool(high >= 128)

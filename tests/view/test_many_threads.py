@@ -1,0 +1,174 @@
+"""Many threads on one database: readers see whole inserts only, and nothing is lost or counted twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import headrace
+from headrace.database import Database
+from headrace.errors import HeadraceError
+
+INSERTERS = 4
+INSERTS = 40
+ROWS = 7
+
+
+def together(*works: Callable[[], None]) -> None:
+    """Run all at once; the first error any of them raised is raised here."""
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+def test_inserts_reads_and_definitions_at_once() -> None:
+    with headrace.connect(compact_rows=40) as db:
+        db.sql("CREATE STREAM s (who INT, i INT, n INT)")
+        db.sql("CREATE TABLE t (who INT PRIMARY KEY, name STRING)")
+        db.insert("t", [(w, f"w{w}") for w in range(INSERTERS)])
+        db.sql("CREATE VIEW v AS SELECT who, count(*) AS c, sum(n) AS n, max(i) AS i FROM s GROUP BY who")
+        db.sql("CREATE VIEW u AS SELECT count(*) AS c, count(DISTINCT i) AS d FROM s")
+        db.sql("CREATE VIEW o AS SELECT v.*, t.name, u.c AS total FROM v JOIN t ON v.who = t.who CROSS JOIN u")
+        running = threading.Event()
+        running.set()
+        left = [INSERTERS]
+        reads, made = [0], [0]
+
+        def insert(who: int) -> Callable[[], None]:
+            def work() -> None:
+                try:
+                    for i in range(INSERTS):
+                        assert db.insert("s", [(who, i, n) for n in range(ROWS)]) == ROWS
+                finally:
+                    left[0] -= 1
+                    if left[0] == 0:
+                        running.clear()
+
+            return work
+
+        def read() -> None:
+            seen = dict.fromkeys(range(INSERTERS), 0)
+            while running.is_set():
+                answer = db.sql("SELECT who, c, n, i, total FROM o").rows()
+                for who, c, n, i, _ in answer:
+                    assert c == (i + 1) * ROWS, "a part of an insert was seen"
+                    assert n == (i + 1) * sum(range(ROWS))
+                    assert c >= seen[who], "an insert seen before is gone"
+                    seen[who] = c
+                if answer:
+                    assert sum(row[1] for row in answer) == answer[0][4], "two views from different epochs"
+                reads[0] += 1
+
+        def define() -> None:
+            while running.is_set():
+                db.sql("CREATE VIEW w AS SELECT who, count(*) AS c FROM s JOIN t USING (who) GROUP BY who")
+                time.sleep(0.01)
+                for _, c in db.sql("SELECT * FROM w").rows():
+                    assert c % ROWS == 0
+                db.sql("DROP VIEW w")
+                made[0] += 1
+
+        def peek() -> None:
+            while running.is_set():
+                try:
+                    for _, c in db.sql("SELECT * FROM w").rows():
+                        assert c % ROWS == 0
+                except HeadraceError as error:
+                    assert error.condition == "RELATION_NOT_FOUND", error
+
+        together(*(insert(who) for who in range(INSERTERS)), read, read, define, peek)
+        assert reads[0] > 5 and made[0] > 2
+        assert sorted(db.sql("SELECT who, c, n FROM v").rows()) == [
+            (who, INSERTS * ROWS, INSERTS * sum(range(ROWS))) for who in range(INSERTERS)
+        ]
+        assert db.sql("SELECT * FROM u").rows() == [(INSERTERS * INSERTS * ROWS, INSERTS)]
+
+
+def test_views_made_while_rows_come_see_a_suffix_of_the_inserts() -> None:
+    with headrace.connect() as db:
+        db.sql("CREATE STREAM s (i INT)")
+        db.sql("CREATE VIEW whole AS SELECT count(*) AS c, min(i) AS lo, max(i) AS hi FROM s")
+        done = threading.Event()
+
+        def insert() -> None:
+            for i in range(80):
+                db.insert("s", [(i,), (i,)])
+            done.set()
+
+        def define() -> None:
+            number = 0
+            while not done.is_set() and number < 30:
+                db.sql(f"CREATE VIEW v{number} AS SELECT count(*) AS c, min(i) AS lo, max(i) AS hi FROM s")
+                number += 1
+
+        together(insert, define)
+        assert db.sql("SELECT * FROM whole").rows() == [(160, 0, 79)]
+        views = [name for name, *_ in db.sql("SHOW VIEWS").rows() if name != "whole"]
+        starts = []
+        for name in sorted(views, key=lambda v: int(v[1:])):
+            ((c, lo, hi),) = db.sql(f"SELECT * FROM {name}").rows()
+            assert c == 0 or (hi == 79 and c == 2 * (80 - lo)), name
+            starts.append(80 if lo is None else lo)
+        assert starts == sorted(starts) and len(starts) > 1
+
+
+def test_keys_stay_unique_when_threads_insert_the_same() -> None:
+    with headrace.connect() as db:
+        db.sql("CREATE TABLE t (k INT PRIMARY KEY, who INT)")
+        kept = [0] * INSERTERS
+
+        def insert(who: int) -> Callable[[], None]:
+            def work() -> None:
+                for k in range(40):
+                    try:
+                        db.insert("t", [(2 * k, who), (2 * k + 1, who)])
+                        kept[who] += 2
+                    except HeadraceError as error:
+                        assert error.condition == "PRIMARY_KEY_VIOLATION"
+
+            return work
+
+        together(*(insert(who) for who in range(INSERTERS)))
+        assert sum(kept) == 80
+        assert db.sql("SELECT count(*), count(DISTINCT k), sum(k) FROM t").rows() == [(80, 80, sum(range(80)))]
+
+
+def test_closing_under_readers_and_writers_is_a_named_error() -> None:
+    db = headrace.connect()
+    db.sql("CREATE STREAM s (n INT)")
+    db.sql("CREATE VIEW v AS SELECT sum(n) AS n FROM s")
+    conditions: list[str] = []
+
+    def until_closed(use: Callable[[Database], object]) -> Callable[[], None]:
+        def work() -> None:
+            try:
+                while True:
+                    use(db)
+            except HeadraceError as error:
+                conditions.append(error.condition)
+
+        return work
+
+    def close() -> None:
+        time.sleep(0.2)
+        db.close()
+
+    insert = until_closed(lambda d: d.insert("s", [(1,)]))
+    query = until_closed(lambda d: d.sql("SELECT * FROM v"))
+    statement = until_closed(lambda d: d.sql("INSERT INTO s VALUES (2)"))
+    together(insert, query, statement, query, close)
+    assert conditions == ["DATABASE_CLOSED"] * 4
