@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace import tables
-from headrace.catalog import Stream, Table
+from headrace.catalog import Catalog, Stream, Table
 from headrace.engine.failures import from_duckdb
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Static
-from headrace.errors import DataError, ExecutionError
+from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.store import Transaction
@@ -71,7 +71,7 @@ class Loader:
         ready = _conform_frame(frame, target)
         if isinstance(target, Table):
             return self.insert(target, ready.toArrow())
-        pipelines, _ = self._pipelines(target)
+        pipelines, _ = self._pipelines(target, self._runtime.catalog)
         if all(p.native is not None for p in pipelines) and self._runtime.settings.engine != "spark":
             return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}")
         folder = self._runtime.scratch_file("-frame")
@@ -153,10 +153,13 @@ class Loader:
 
     # Streams
 
-    def _pipelines(self, stream: Stream) -> tuple[list[InsertPipeline], list[Static]]:
+    def _pipelines(self, stream: Stream, catalog: Catalog) -> tuple[list[InsertPipeline], list[Static]]:
+        """What an insert runs for the views of this catalog; others may come and go meanwhile."""
         pipelines: list[InsertPipeline] = []
         statics: list[Static] = []
         for view in list(self._views.values()):
+            if catalog.find(view.name) is not view.view:
+                continue
             found = view.pipelines.get(stream.name.lower(), ())
             if found:
                 pipelines += found
@@ -169,14 +172,19 @@ class Loader:
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
                 catalog = self._runtime.catalog
                 catalog.get(stream.name, Stream)
-                pipelines, statics = self._pipelines(stream)
-                rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
-                if rows == 0:
-                    return 0
+                pipelines, statics = self._pipelines(stream, catalog)
                 try:
+                    rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
+                    if rows == 0:
+                        return 0
                     self._commit(catalog.version, states, label)
                     break
                 except StaleCatalog:
+                    self._await_catalog(catalog.version)
+                except HeadraceError:
+                    # A view dropped meanwhile takes its build sides along; what it could not do is no error.
+                    if self._runtime.writer_version == catalog.version:
+                        raise
                     self._await_catalog(catalog.version)
         self._compact_where_due(states)
         return rows

@@ -79,8 +79,8 @@ class State:
 class StreamPipeline:
     """What an insert into ``stream`` runs: its rows in, rows for ``state`` out.
 
-    A pipeline without a stream comes from a static branch of a UNION ALL: it runs
-    once, when the view is made.
+    A state has at most one pipeline a stream. One without a stream comes from static
+    branches of a UNION ALL: it runs once, when the view is made.
     """
 
     stream: str | None
@@ -346,7 +346,7 @@ class _Splitter:
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """One UNION ALL branch below a grouping: a single stream's rows, or static rows."""
+    """What lies below a grouping of a single stream's rows, or of static rows."""
 
     stream: str | None
     plan: Node
@@ -362,6 +362,17 @@ class _Piece:
 
 
 def _pieces(lower: Node) -> list[_Piece]:
+    """The branches of a grouping's input by stream, each stream once: one pipeline fills one state."""
+    found: dict[str | None, list[Node]] = {}
+    for piece in _branches(lower):
+        found.setdefault(piece.stream, []).append(piece.plan)
+    return [
+        _Piece(stream, plans[0] if len(plans) == 1 else UnionAll(tuple(plans), plans[0].output))
+        for stream, plans in found.items()
+    ]
+
+
+def _branches(lower: Node) -> list[_Piece]:
     """The branches of a grouping's input, one stream each (a UNION ALL breaks no pipeline)."""
     if len(streams_in(lower)) == 1 and not any(isinstance(n, UnionAll) for n in walk_plan(lower)):
         return [_Piece(next(iter(streams_in(lower))), lower)]
@@ -371,7 +382,7 @@ def _pieces(lower: Node) -> list[_Piece]:
             found = []
             for branch in node.inputs:
                 aligned = Project(branch, tuple(zip(node.columns, branch.output, strict=True)))
-                found += _pieces(_replace(lower, node, aligned))
+                found += _branches(_replace(lower, node, aligned))
             return found
     streams = streams_in(lower)
     return [_Piece(next(iter(streams)) if streams else None, lower)]

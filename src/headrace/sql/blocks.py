@@ -128,6 +128,9 @@ class Block:
                 raise OutsideAlgebra(f"GROUP BY {part.upper().replace('_', ' ')}", position_of(group))
         if any(isinstance(e, exp.GroupingSets | exp.Cube | exp.Rollup) for e in group.expressions):
             raise OutsideAlgebra("GROUP BY with grouping sets", position_of(group))
+        for tree in group.expressions:
+            if isinstance(tree, exp.Rollup | exp.Cube | exp.GroupingSets):
+                raise OutsideAlgebra(f"GROUP BY {type(tree).__name__.upper()}", position_of(group))
         if group.args.get("all"):
             found = [i.expr for i in items if not _has_aggregate(i.expr)]
         else:
