@@ -289,7 +289,22 @@ def _file_schema(target: Stream | Table, statement: s.Copy) -> Schema:
                 position=statement.position,
                 hint=f"it has {', '.join(f.name for f in target.columns)}",
             )
+        if column in found:
+            raise DataError(
+                "REPEATED_COLUMN",
+                f"COPY lists {column.name} twice",
+                position=statement.position,
+                hint="each column of the file goes into a column of its own",
+            )
         found.append(column)
+    for column in target.columns:
+        if not column.nullable and column not in found:
+            raise DataError(
+                "NULL_IN_NOT_NULL",
+                f"COPY does not list {column.name}, which is declared NOT NULL and would be NULL",
+                position=statement.position,
+                hint=f"list it, with a field for it in the files: ({', '.join(f.name for f in target.columns)})",
+            )
     return tuple(found)
 
 

@@ -104,7 +104,7 @@ def check_not_null(table: Table, rows: pa.Table) -> None:
         if not column.nullable and rows.column(column.name).null_count:
             nulls = rows.column(column.name).is_null().to_numpy()
             raise DataError(
-                "NOT_NULL_CONSTRAINT_VIOLATION",
+                "NULL_IN_NOT_NULL",
                 f"row {int(nulls.argmax()) + 1}: {table.name}.{column.name} is declared NOT NULL, but is NULL",
                 hint="give a value",
             )

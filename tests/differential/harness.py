@@ -13,6 +13,7 @@ If Spark fails, Headrace must fail too, in the insert or in the read.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -110,7 +111,7 @@ def chunks(case: Case, schedule: Schedule) -> list[tuple[str, Sequence[tuple[Any
     found: list[list[tuple[str, Sequence[tuple[Any, ...]]]]] = []
     for name, (_, rows) in case.streams.items():
         marks = sorted({c % (len(rows) + 1) for c in schedule.cuts} | {0, len(rows)})
-        found.append([(name, rows[a:b]) for a, b in zip(marks, marks[1:], strict=False)] or [(name, rows)])
+        found.append([(name, rows[a:b]) for a, b in itertools.pairwise(marks)] or [(name, rows)])
     rounds = max(len(f) for f in found)
     return [f[i] for i in range(rounds) for f in found if i < len(f)]
 
