@@ -122,9 +122,14 @@ def test_an_unforeseen_error_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> N
     assert "RuntimeError" in err and "the wheel came off" in err and len(err.splitlines()) <= 2
 
 
+def test_a_statement_too_deep_for_the_parser_is_an_error() -> None:
+    status, out, err = run("sql", "SELECT " + "(" * 3_000 + "1" + ")" * 3_000)
+    assert status == 1 and out == "" and err.startswith("error: [STATEMENT_TOO_COMPLEX]")
+
+
 def test_nothing_to_do_is_no_error() -> None:
     assert run("sql", stdin="") == (0, "", "")
-    assert run("sql", "-- only a comment") == (0, "", "")
+    assert run("sql", "/* only a comment */") == (0, "", "")
     assert run("sql", " ; ; ") == (0, "", "")
 
 
@@ -164,7 +169,7 @@ def test_wrong_usage_is_status_2(args: list[str]) -> None:
 
 
 def test_a_closed_pipe_is_quiet() -> None:
-    query = " UNION ALL ".join(f"SELECT {i} AS n" for i in range(200))
-    shell = f'"{sys.executable}" -m headrace sql -n 1000 "{query}" | head -n 1'
+    query = "; ".join(f"SELECT {i} AS n" for i in range(200))
+    shell = f'"{sys.executable}" -m headrace sql "{query}" | head -n 1'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=120)
     assert "Traceback" not in done.stderr and done.stdout.startswith("n")

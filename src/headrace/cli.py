@@ -5,6 +5,7 @@ Errors are one or two lines on stderr and exit status 1, never a traceback.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,19 @@ def _reported() -> Iterator[None]:
         errors.print("interrupted")
         raise typer.Exit(130) from None
     except BrokenPipeError:
+        # Nobody reads any more: whatever is still buffered has nowhere to go, also at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        if os.environ.get("HEADRACE_DEBUG"):
+            raise
+        first = (str(error).splitlines() or [""])[0]
+        errors.print(
+            f"error: [INTERNAL_ERROR] {type(error).__name__}: {first}. Hint: this is a fault in Headrace; "
+            "HEADRACE_DEBUG=1 shows where"
+        )
         raise typer.Exit(1) from None
 
 

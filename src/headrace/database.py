@@ -26,7 +26,7 @@ from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
-from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position
+from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
 from headrace.loading import Loader
 from headrace.plan.nodes import Node, streams_in
@@ -98,6 +98,16 @@ class Database:
 
     def sql(self, text: str, *, progress: Progress | None = None) -> Result:
         """Run one statement."""
+        try:
+            return self._sql(text, progress)
+        except RecursionError:
+            raise SqlError(
+                "STATEMENT_TOO_COMPLEX",
+                "the statement is nested too deeply",
+                hint="split it up: put parts of it into views, or rows into db.insert",
+            ) from None
+
+    def _sql(self, text: str, progress: Progress | None) -> Result:
         with self._in_use():
             known = self._queries.get(text)
             if known is None:
@@ -293,7 +303,10 @@ class Database:
 
     def _result(self, rows: pa.Table, *, whole: bool = False) -> Result:
         def frame(table: pa.Table) -> DataFrame:
-            return self._runtime.spark.read.parquet(str(query.publish(self._runtime, table)))
+            # By position: an answer may have two columns of one name, a Parquet file for Spark may not.
+            named = table.rename_columns([f"c{i}" for i in range(table.num_columns)])
+            read = self._runtime.spark.read.parquet(str(query.publish(self._runtime, named)))
+            return read.toDF(*table.column_names)
 
         return Result(rows, whole=whole, spark=frame)
 

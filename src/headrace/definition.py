@@ -105,11 +105,12 @@ class Definer:
 
     def plan_view(self, statement: s.CreateView, analyzer: SparkAnalyzer) -> tuple[SplitPlan | None, View]:
         """The view a statement would make, and how it would be split; nothing is changed."""
+        reads = reads_of(statement, self._runtime.catalog)
+        if any(isinstance(self._runtime.catalog.find(name), Stream) for name in reads):
+            _refuse_nondeterministic(statement)  # before Spark is started to give such a function its type
         plan, schema = split_view(statement, self._runtime.catalog, analyzer)
         if plan is not None:
             _refuse_nondeterministic(statement)
-        reads = reads_of(statement, self._runtime.catalog)
-        if plan is not None:
             for name in reads:
                 if isinstance(self._runtime.catalog.find(name), View) and self._reads_stream(name):
                     raise NotYetSupported(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from headrace import tables
 from headrace.catalog import Catalog, Stream, Table
-from headrace.engine.failures import from_duckdb
+from headrace.engine.failures import from_duckdb, from_spark
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Static
 from headrace.errors import DataError, ExecutionError, HeadraceError
@@ -24,8 +25,8 @@ from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
 from headrace.stream.files import format_of, plan_slices, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
 from headrace.stream.parquet import first_bad_value, parquet_source
-from headrace.stream.rows import to_arrow
-from headrace.types import Field, Schema, arrow_schema
+from headrace.stream.rows import match_columns, to_arrow
+from headrace.types import Field, Schema, arrow_schema, quote
 from headrace.view.compiled import ContinuousView, InsertPipeline
 
 if TYPE_CHECKING:
@@ -69,22 +70,19 @@ class Loader:
     def _insert_frame(self, target: Stream | Table, frame: DataFrame) -> int:
         """A Spark DataFrame: native pipelines run inside its own tasks; the rest reads a spooled copy."""
         ready = _conform_frame(frame, target)
-        if isinstance(target, Table):
-            return self.insert(target, ready.toArrow())
-        pipelines, _ = self._pipelines(target, self._runtime.catalog)
-        if all(p.native is not None for p in pipelines) and self._runtime.settings.engine != "spark":
-            return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}")
-        folder = self._runtime.scratch_file("-frame")
-        ready.write.parquet(str(folder))
-        try:
-            spooled = self._runtime.spark.read.parquet(str(folder))
-            return self._into_stream(target, Frame(spooled), f"INSERT INTO {target.name}")
-        finally:
-            for file in folder.glob("*"):
-                file.unlink()
-            for hidden in folder.glob(".*"):
-                hidden.unlink()
-            folder.rmdir()
+        with _spark_failures():
+            if isinstance(target, Table):
+                return self.insert(target, ready.toArrow())
+            pipelines, _ = self._pipelines(target, self._runtime.catalog)
+            if all(p.native is not None for p in pipelines) and self._runtime.settings.engine != "spark":
+                return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}")
+            folder = self._runtime.scratch_file("-frame")
+            try:
+                ready.write.parquet(str(folder))
+                spooled = self._runtime.spark.read.parquet(str(folder))
+                return self._into_stream(target, Frame(spooled), f"INSERT INTO {target.name}")
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     # COPY
 
@@ -248,20 +246,19 @@ def _is_frame(data: Any) -> bool:
 
 
 def _conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
-    """The DataFrame with the target's columns in order; a column that does not fit is named."""
+    """The DataFrame with the target's columns in order; a column that does not fit is named.
+
+    A NULL in a NOT NULL column fails where the row is read: the frame is run only once.
+    """
+    from pyspark.sql.functions import coalesce, lit, raise_error
+
     from headrace.sql.coercion import can_store
     from headrace.types import from_spark
 
-    by_name = {f.name.lower(): f for f in frame.schema.fields}
-    wanted = {f.name.lower() for f in target.columns}
-    for name in by_name:
-        if name not in wanted:
-            raise DataError("INSERT_UNKNOWN_COLUMN", f"{target.name} has no column {by_name[name].name}")
+    fields = frame.schema.fields
     selected = []
-    for column in target.columns:
-        given = by_name.get(column.name.lower())
-        if given is None:
-            raise DataError("INSERT_MISSING_COLUMN", f"the DataFrame has no column {column.name}")
+    for column, at in zip(target.columns, match_columns(frame.columns, target.columns), strict=True):
+        given = fields[at]
         found = from_spark(given.dataType.simpleString())
         if found != column.type and not can_store(found, column.type):
             raise DataError(
@@ -269,9 +266,31 @@ def _conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
                 f"column {column.name} is {column.type.sql}, but the DataFrame has {found.sql}",
                 hint="cast it first",
             )
-        item = frame[f"`{given.name}`"]
-        selected.append((item if found == column.type else item.cast(column.type.sql)).alias(column.name))
+        item = frame[quote(given.name)]
+        item = item if found == column.type else item.cast(column.type.sql)
+        if given.nullable and not column.nullable:
+            failure = raise_error(lit(f"{_NULL_MARK} column {column.name}: NULL in a NOT NULL column"))
+            item = coalesce(item, failure.cast(column.type.sql))
+        selected.append(item.alias(column.name))
     return frame.select(*selected)
+
+
+_NULL_MARK = "NULL_IN_NOT_NULL:"
+
+
+@contextmanager
+def _spark_failures() -> Iterator[None]:
+    """What Spark raises while it reads a DataFrame's rows, as Headrace's errors."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, HeadraceError) as error:
+        failure = error if isinstance(error, HeadraceError) else from_spark(error)
+        _, mark, message = failure.message.partition(_NULL_MARK)
+        if mark:
+            raise DataError("NULL_IN_NOT_NULL", message.strip(), hint="give a value") from None
+        raise failure from None
 
 
 def _file_schema(target: Stream | Table, statement: s.Copy) -> Schema:

@@ -72,6 +72,7 @@ def test_inserts_reads_and_definitions_at_once() -> None:
                 if answer:
                     assert sum(row[1] for row in answer) == answer[0][4], "two views from different epochs"
                 reads[0] += 1
+                time.sleep(0.005)  # busy readers would starve the inserters of the interpreter, not of the database
 
         def define() -> None:
             while running.is_set():
@@ -89,6 +90,7 @@ def test_inserts_reads_and_definitions_at_once() -> None:
                         assert c % ROWS == 0
                 except HeadraceError as error:
                     assert error.condition == "RELATION_NOT_FOUND", error
+                time.sleep(0.002)
 
         together(*(insert(who) for who in range(INSERTERS)), read, read, define, peek)
         assert reads[0] > 5 and made[0] > 2
