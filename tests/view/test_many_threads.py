@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 import headrace
 from headrace.database import Database
 from headrace.errors import HeadraceError
+from headrace.stream.intake import Intake
 
 INSERTERS = 4
 INSERTS = 40
@@ -174,3 +178,26 @@ def test_closing_under_readers_and_writers_is_a_named_error() -> None:
     statement = until_closed(lambda d: d.sql("INSERT INTO s VALUES (2)"))
     together(insert, query, statement, query, close)
     assert conditions == ["DATABASE_CLOSED"] * 4
+
+
+def test_definitions_that_change_in_the_middle_of_an_insert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State rows computed under one catalog are not committed under another."""
+    with headrace.connect() as db:
+        db.sql("CREATE STREAM s (n INT)")
+        db.sql("CREATE TABLE t (n INT)")
+        db.insert("t", [(5,)])
+        db.sql("CREATE VIEW early AS SELECT sum(n) AS n FROM s")
+        db.sql("CREATE VIEW gone AS SELECT sum(s.n) AS n FROM s JOIN t ON s.n = t.n")
+        between = iter(["CREATE VIEW late AS SELECT sum(n) AS n FROM s", "DROP VIEW gone"])
+        state_rows = Intake.state_rows
+
+        def interrupted(self: Intake, *args: Any) -> Any:
+            found = state_rows(self, *args)
+            if (statement := next(between, None)) is not None:
+                db.sql(statement)
+            return found
+
+        monkeypatch.setattr(Intake, "state_rows", interrupted)
+        assert db.insert("s", [(5,)]) == 1
+        assert [db.sql(f"SELECT * FROM {v}").rows() for v in ("early", "late")] == [[(5,)], [(5,)]]
+        assert db.catalog.find("gone") is None
