@@ -68,7 +68,8 @@ def resident_megabytes() -> float:
 
 def chunks(file: Path, rows: int) -> Iterator[pa.Table]:
     """The file in chunks, read one at a time, with the stream's own types."""
-    for batch in pq.ParquetFile(file).iter_batches(batch_size=rows):
+    # Pre-buffering keeps what it has read until the file is done: that would be the reader's growth, not ours.
+    for batch in pq.ParquetFile(file, pre_buffer=False).iter_batches(batch_size=rows):
         table = pa.Table.from_batches([batch])
         plain = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in table.schema]
         yield table.cast(pa.schema(plain))

@@ -14,12 +14,13 @@ checks are recognised by their text.
 
 from __future__ import annotations
 
+import json
 import re
 
 import duckdb
 
 from headrace.engine.native_text import CANNOT
-from headrace.errors import ExecutionError, HeadraceError
+from headrace.errors import DataError, ExecutionError, HeadraceError
 
 
 class NativeCannot(ExecutionError):
@@ -84,6 +85,8 @@ def from_spark(error: Exception) -> HeadraceError:
     """
     condition = _spark_condition(error)
     text = str(error)
+    if carried := re.search(rf"{_CARRIED}(\{{.*\}})", text):
+        return restored(carried[1])
     named = list(re.finditer(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] ([^\n]*)", text))
     inner = [m for m in named if m[1] != condition]
     if condition is None or (condition in _WRAPPERS and inner):
@@ -94,6 +97,33 @@ def from_spark(error: Exception) -> HeadraceError:
         return _execution(root[1], _spark_line(root[2]))
     message = next((m[2] for m in named if m[1] == condition), text)
     return _execution(condition, _spark_line(message))
+
+
+_CARRIED = "HEADRACE_ERROR "
+
+
+class Carried(Exception):
+    """A Headrace error on its way out of a Spark task: Spark keeps only an exception's text."""
+
+    def __init__(self, error: HeadraceError) -> None:
+        super().__init__(f"{_CARRIED}{packed(error)}")
+
+
+def packed(error: HeadraceError) -> str:
+    """An error as one line of JSON."""
+    kind = "DataError" if isinstance(error, DataError) else "ExecutionError"
+    return json.dumps({"kind": kind, "condition": error.condition, "message": error.message, "hint": error.hint})
+
+
+def restored(line: str) -> HeadraceError:
+    """The error :func:`packed` wrote.
+
+    >>> restored(packed(DataError("CSV_BAD_VALUE", "row 3", hint="mend it")))
+    DataError('CSV_BAD_VALUE', 'row 3')
+    """
+    body = json.loads(line)
+    kind = DataError if body["kind"] == "DataError" else ExecutionError
+    return kind(body["condition"], body["message"], hint=body["hint"])
 
 
 _WRAPPERS = {"FAILED_EXECUTE_UDF", "TASK_WRITE_FAILED", "FAILED_READ_FILE.NO_HINT", "STREAM_FAILED", "JOB_ABORTED"}

@@ -14,10 +14,16 @@ import threading
 from typing import TYPE_CHECKING
 
 from headrace.errors import ExecutionError
-from headrace.settings import PINNED_SPARK, Settings
+from headrace.settings import PINNED_SPARK, Settings, cores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_sharing = threading.Lock()
+_started: SparkSession | None = None
+_users = 0
+"""How many databases use the Spark that Headrace started in this process; the last one stops it."""
 
 
 class Session:
@@ -38,7 +44,7 @@ class Session:
         """The session; starts Spark if nothing did yet."""
         with self._lock:
             if self._spark is None:
-                self._spark = self._beside(self._given) if self._given is not None else self._start()
+                self._spark = self._beside(self._given) if self._given is not None else self._shared()
             return self._spark
 
     def parallelism(self) -> int:
@@ -46,10 +52,15 @@ class Session:
         return self._settings.tasks or max(1, _default_parallelism(self.get()))
 
     def stop(self) -> None:
-        """Stop Spark if Headrace started it."""
-        with self._lock:
-            if self._owned and self._spark is not None:
-                self._spark.stop()
+        """Let go of Spark; the last database to use a Spark that Headrace started stops it."""
+        global _started, _users
+        with self._lock, _sharing:
+            if self._owned:
+                self._owned = False
+                _users -= 1
+                if _users == 0 and _started is not None:
+                    _started.stop()
+                    _started = None
             self._spark = None
 
     def _pinned(self) -> dict[str, str]:
@@ -61,6 +72,21 @@ class Session:
             spark.conf.set(key, value)
         return spark
 
+    def _shared(self) -> SparkSession:
+        """A session beside the process's running Spark, started here if there is none."""
+        global _started, _users
+        with _sharing:
+            if _started is None:
+                from pyspark.sql import SparkSession
+
+                running = SparkSession.getActiveSession()
+                if running is not None:
+                    return self._beside(running)
+                _started = self._start()
+            self._owned = True
+            _users += 1
+            return self._beside(_started)
+
     def _start(self) -> SparkSession:
         _require_java()
         from pyspark.sql import SparkSession
@@ -68,9 +94,6 @@ class Session:
         # PySpark logs a refused query with its JVM stack trace; Headrace raises a named error instead.
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
 
-        running = SparkSession.getActiveSession()
-        if running is not None:
-            return self._beside(running)
         # Workers must be this Python, or they miss pyarrow and duckdb; loopback, because the driver and
         # its workers are on this machine and a laptop's own address may change or be firewalled.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -93,17 +116,16 @@ class Session:
         for key, value in own.items():
             builder = builder.config(key, value)
         with _quiet_stderr():
-            spark = builder.getOrCreate()
-        self._owned = True
-        return spark
+            return builder.getOrCreate()
 
 
 def _default_parallelism(spark: SparkSession) -> int:
+    from pyspark.errors import PySparkException
+
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except Exception:
-        # Spark Connect has no SparkContext; its server plans a range into as many parts as it has slots.
-        return int(spark.range(0, 1024).select("id").rdd.getNumPartitions()) if hasattr(spark, "rdd") else 8
+    except PySparkException:
+        return cores()  # Spark Connect has no SparkContext to ask
 
 
 class _quiet_stderr:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.engine.failures import from_spark
+from headrace.engine.failures import Carried, from_spark
 from headrace.engine.plan_sql import spark_plan
 from headrace.engine.worker import chunked, conform
+from headrace.errors import HeadraceError
 from headrace.plan.nodes import Node, Scan
 from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
 from headrace.types import Schema, arrow_schema, ddl, quote
@@ -74,8 +75,11 @@ def frame_of_csv(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
-                for chunk in chunked(read_csv(slices[index], options, schema, columns, zone=zone), 65_536):
-                    yield from chunk.cast(wanted).combine_chunks().to_batches()
+                try:
+                    for chunk in chunked(read_csv(slices[index], options, schema, columns, zone=zone), 65_536):
+                        yield from chunk.cast(wanted).combine_chunks().to_batches()
+                except HeadraceError as error:
+                    raise Carried(error) from None
 
     return spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, ddl(schema))
 

@@ -11,7 +11,6 @@ name and place, Spark does not run a bad file again, and nothing is logged twice
 from __future__ import annotations
 
 import io
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.engine.failures import from_spark
+from headrace.engine.failures import from_spark, packed, restored
 from headrace.engine.worker import PipelineCannot, Slice, Work, Worker, chunked
-from headrace.errors import DataError, ExecutionError, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.stream.csv import CsvSlice, QuotedNewline
 
 if TYPE_CHECKING:
@@ -109,8 +108,7 @@ def _guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) ->
     except PipelineCannot as cannot:
         results = [("cannot", cannot.state, cannot.reason.encode())]
     except HeadraceError as error:
-        body = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
-        results = [("error", error.condition, json.dumps(body).encode())]
+        results = [("error", error.condition, packed(error).encode())]
     for kind, name, payload in results:
         yield pa.RecordBatch.from_pydict(
             {
@@ -134,7 +132,7 @@ def _gather(frame: DataFrame) -> tuple[int, dict[str, list[pa.Table]]]:
     states: dict[str, list[pa.Table]] = {}
     for row in rows:
         if row["kind"] == "error":
-            raise _error(row["name"], json.loads(row["payload"]))
+            raise restored(row["payload"].decode())
         if row["kind"] == "cannot":
             raise PipelineCannot(row["name"], row["payload"].decode())
         if row["kind"] == "rows":
@@ -142,11 +140,6 @@ def _gather(frame: DataFrame) -> tuple[int, dict[str, list[pa.Table]]]:
         else:
             states.setdefault(row["name"], []).append(from_bytes(row["payload"]))
     return total, states
-
-
-def _error(condition: str, body: dict[str, Any]) -> HeadraceError:
-    kind = DataError if body["type"] == "DataError" else ExecutionError
-    return kind(condition, body["message"], hint=body["hint"])
 
 
 def size_of(piece_of: Slice) -> int:
