@@ -244,7 +244,7 @@ CSV: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("header as data", "a,b,d,p\n" + GOOD, "", "CSV_BAD_VALUE", ("row 1", "column a")),
     ("wrong delimiter", GOOD, "DELIMITER ';'", "CSV_COLUMN_COUNT", ("row 1",)),
     ("bad delimiter", GOOD, "DELIMITER ';;'", "COPY_OPTION_INVALID", ("delimiter",)),
-    ("unknown option", GOOD, "COMPRESSION 'x'", "COPY_UNKNOWN_OPTION", ("compression",)),
+    ("unknown option", GOOD, "COMPRESSION 'x'", "COPY_OPTION_UNKNOWN", ("compression",)),
     ("null text", "NULL,x,,\n", "", "CSV_BAD_VALUE", ("column a", "NULL")),
 ]
 

@@ -82,7 +82,10 @@ class Catalog:
         if kinds and not isinstance(found, kinds):
             wanted = " or ".join(KINDS[k] for k in kinds)
             raise CatalogError(
-                "WRONG_RELATION_KIND", f"{found.name} is a {kind_of(found)}, not a {wanted}", position=position
+                "WRONG_RELATION_KIND",
+                f"{found.name} is a {kind_of(found)}, not a {wanted}",
+                position=position,
+                hint="DESCRIBE shows what a name is",
             )
         return found
 

@@ -149,5 +149,11 @@ def _view_notes(db: Database, view: View) -> list[tuple[str, str, str]]:
         notes.append(("# read at each query", ", ".join(compiled.upper_tables), "changes show in the next query"))
     plan: SplitPlan = compiled.plan
     for state in plan.states:
-        notes.append((f"# state {state.name}", ", ".join(state.labels), f"{state.kind}, {len(state.keys)} key columns"))
+        notes.append(
+            (
+                f"# state {state.name}",
+                ", ".join(state.labels),
+                f"{state.kind}, {len(state.keys)} key column{'' if len(state.keys) == 1 else 's'}",
+            )
+        )
     return notes

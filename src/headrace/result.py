@@ -126,5 +126,5 @@ def _cell(value: Any, *, cut: bool = True) -> str:
         return "true" if value else "false"
     if isinstance(value, bytes):
         return value.hex().upper()
-    text = str(value)
+    text = " ".join(str(value).splitlines()) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 or not cut else f"{text[:57]}..."

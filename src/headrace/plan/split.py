@@ -149,7 +149,8 @@ def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
         raise ViewRefused(
             "STREAM_NOT_GROUPED",
             f"{node.reason} stands between stream {_named(node)} and its first grouping",
-            hint="group the stream in a subquery or CTE first, and use this above the grouping",
+            hint="group the stream in a subquery or CTE first and use this above the grouping; IN and EXISTS can be "
+            "written below it as LEFT SEMI JOIN",
         )
     if isinstance(node, UnionAll) and not all(below):
         _check_union(node, below)

@@ -405,7 +405,8 @@ def _only(tree: exp.Expr, known: set[str], what: str) -> None:
     """Leave the block to Spark if it has a part the binder does not look at."""
     for part, value in tree.args.items():
         if value and part not in known:
-            raise OutsideAlgebra(f"{part.strip('_').upper()} ({what})", position_of(tree))
+            word = {"laterals": "LATERAL VIEW", "sample": "TABLESAMPLE", "pivots": "PIVOT"}.get(part)
+            raise OutsideAlgebra(word or f"{part.strip('_').upper()} ({what})", position_of(tree))
 
 
 def _targets(relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Schema:

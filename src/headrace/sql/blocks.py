@@ -168,6 +168,10 @@ class Block:
         windows = Windows()
         group = self.tree.args.get("group")
         for tree in group.expressions if group is not None else ():
+            if isinstance(tree, exp.Anonymous) and tree.name.lower() == "session_window":
+                raise NotYetSupported(
+                    "session_window()", position=position_of(tree), hint="window(ts, '10 minutes') makes fixed windows"
+                )
             if not (isinstance(tree, exp.Anonymous) and tree.name.lower() == "window"):
                 continue
             bound = bind_expr(tree, self.scope, self.analyzer)

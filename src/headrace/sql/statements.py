@@ -342,7 +342,7 @@ class _Reader:
         else:
             known = ", ".join(o.upper() for o in COPY_OPTIONS)
             raise SqlError(
-                "COPY_UNKNOWN_OPTION", f"COPY has no option {option}", position=position, hint=f"it has {known}"
+                "COPY_OPTION_UNKNOWN", f"COPY has no option {option}", position=position, hint=f"it has {known}"
             )
         if option in options:
             raise SqlError("COPY_REPEATED_OPTION", f"{option.upper()} is given twice", position=position)
