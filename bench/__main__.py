@@ -60,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "tpch" in parts:
         spark = peers.start_spark()
         try:
-            java = str(spark.sparkContext._jvm.System.getProperty("java.version"))  # type: ignore[union-attr]
+            java = str(
+                spark.sql("SELECT java_method('java.lang.System', 'getProperty', 'java.version')").collect()[0][0]
+            )
             systems: list[System] = [peers.StructuredStreaming(spark), peers.SparkBatch(spark), peers.DuckDBOnce()]
             if not chosen.peers_only:
                 systems = [ours.by_tasks(spark), ours.in_process(), *systems]

@@ -14,7 +14,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,24 @@ from headrace.stream.csv import CsvSlice, QuotedNewline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
 
-_SCHEMA = "slice bigint, kind string, name string, payload binary"
 _worker: Worker | None = None
+
+
+@cache
+def _schema() -> StructType:
+    """What a task gives back. A value, not DDL text: Spark would ask the JVM to parse that for every job."""
+    from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+    fields = (("slice", LongType()), ("kind", StringType()), ("name", StringType()), ("payload", BinaryType()))
+    schema = StructType()
+    for name, type_ in fields:
+        schema = schema.add(name, type_)
+    return schema
 
 
 def task_worker() -> Worker:
@@ -63,7 +75,7 @@ def run_slices(
                 yield from _guarded(index, partial(_reduce, work, slices[index], watch.reporter(index)))
 
     with watch:
-        return _gather(frame.mapInArrow(task, _SCHEMA))
+        return _gather(frame.mapInArrow(task, _schema()))
 
 
 def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Table]]]:
@@ -87,7 +99,7 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
 
         yield from _guarded(0, run)
 
-    return _gather(frame.mapInArrow(task, _SCHEMA))
+    return _gather(frame.mapInArrow(task, _schema()))
 
 
 def _reduce(work: Work, piece_of: Slice, report: Callable[[int], None]) -> Iterator[tuple[str, str, bytes]]:
@@ -100,7 +112,7 @@ def _reduce(work: Work, piece_of: Slice, report: Callable[[int], None]) -> Itera
 
 
 def _guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[pa.RecordBatch]:
-    """A task's results, or its failure, as rows of ``_SCHEMA``."""
+    """A task's results, or its failure, as rows of ``_schema``."""
     try:
         results = list(run())
     except QuotedNewline:

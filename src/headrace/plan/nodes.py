@@ -77,6 +77,20 @@ class Node:
 
 
 @dataclass(frozen=True, eq=False)
+class Unary(Node):
+    """An operator with one input."""
+
+    child: Node
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.child,)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, child=children[0])
+
+
+@dataclass(frozen=True, eq=False)
 class Scan(Node):
     """A leaf: a stream, a table, a view's result, merged state, raw state rows, or a static build side."""
 
@@ -124,10 +138,9 @@ class Values(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
+class Filter(Unary):
     """The rows for which ``condition`` is true."""
 
-    child: Node
     condition: Expr
 
     def __post_init__(self) -> None:
@@ -138,19 +151,11 @@ class Filter(Node):
     def output(self) -> tuple[Column, ...]:
         return self.child.output
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
-    def with_children(self, children: tuple[Node, ...]) -> Node:
-        return replace(self, child=children[0])
-
 
 @dataclass(frozen=True, eq=False)
-class Project(Node):
+class Project(Unary):
     """Each output column computed from the input row."""
 
-    child: Node
     exprs: tuple[tuple[Column, Expr], ...]
 
     def __post_init__(self) -> None:
@@ -163,13 +168,6 @@ class Project(Node):
     @property
     def output(self) -> tuple[Column, ...]:
         return tuple(c for c, _ in self.exprs)
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
-    def with_children(self, children: tuple[Node, ...]) -> Node:
-        return replace(self, child=children[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,10 +198,9 @@ class Join(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Aggregate(Node):
+class Aggregate(Unary):
     """GROUP BY ``keys``; with no keys, one row even over no input. With no aggs it is DISTINCT."""
 
-    child: Node
     keys: tuple[tuple[Column, Expr], ...]
     aggs: tuple[tuple[Column, Agg], ...]
 
@@ -225,13 +222,6 @@ class Aggregate(Node):
     def output(self) -> tuple[Column, ...]:
         return (*(c for c, _ in self.keys), *(c for c, _ in self.aggs))
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
-    def with_children(self, children: tuple[Node, ...]) -> Node:
-        return replace(self, child=children[0])
-
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
@@ -241,10 +231,9 @@ class SortKey:
 
 
 @dataclass(frozen=True, eq=False)
-class Sort(Node):
+class Sort(Unary):
     """ORDER BY with an optional LIMIT; without keys, a bare LIMIT."""
 
-    child: Node
     keys: tuple[SortKey, ...]
     limit: int | None = None
     offset: int = 0
@@ -255,13 +244,6 @@ class Sort(Node):
     @property
     def output(self) -> tuple[Column, ...]:
         return self.child.output
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        return (self.child,)
-
-    def with_children(self, children: tuple[Node, ...]) -> Node:
-        return replace(self, child=children[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from sqlglot import exp
+
 from headrace.catalog import Catalog, View
 from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.worker import BATCH, PARTIALS, Pipeline, Static
+from headrace.errors import SqlError
 from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, walk_plan
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
 from headrace.plan.split import SplitPlan, State, StreamPipeline, split
 from headrace.sql.binder import Binder, QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
-from headrace.types import Schema, arrow_schema
+from headrace.types import Field, Schema, arrow_schema
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +124,6 @@ def statics_of(files: Mapping[str, Path]) -> tuple[Static, ...]:
 
 def plan_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[Node, Schema]:
     """The bound and optimized plan of a view's query, and the view's columns."""
-    from headrace.errors import SqlError
-    from headrace.types import Field
-
     bound = Binder(catalog, analyzer).query(statement.query)
     names = list(statement.columns) or [c.name for c in bound.output]
     if len(names) != len(bound.output):
@@ -155,8 +155,6 @@ def split_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer)
 
 def reads_of(statement: CreateView, catalog: Catalog) -> tuple[str, ...]:
     """The relations of the catalog a view's text names, as the catalog spells them."""
-    from sqlglot import exp
-
     ctes = {c.alias.lower() for c in statement.query.find_all(exp.CTE)}
     found = {t.name.lower() for t in statement.query.find_all(exp.Table)} - ctes
     shadowed = {t.name.lower() for t in statement.query.find_all(exp.Table) if t.name.lower() in ctes}
