@@ -27,7 +27,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tenth of the data and fewer runs; no bar is judged")
     parser.add_argument("--only", choices=PARTS, action="append", help="run this part only (may be given twice)")
     parser.add_argument("--peers-only", action="store_true", help="leave Headrace out")
-    parser.add_argument("--runs", type=int, help="timed runs of each system (3; quick: 1)")
+    parser.add_argument("--runs", type=int, help="timed runs of each system (5; quick: 1)")
     parser.add_argument("--scale", type=float, help="TPC-H scale factor (1; quick: 0.1)")
     parser.add_argument("--output", type=Path, help="where to write (docs/benchmarks/continuous-views.md; quick: none)")
     return parser.parse_args(arguments)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _arguments(arguments)
     parts = chosen.only or list(PARTS)
     scale = chosen.scale or (0.1 if chosen.quick else 1.0)
-    runs = chosen.runs or (1 if chosen.quick else 3)
+    runs = chosen.runs or (1 if chosen.quick else 5)
     # A partial run must not overwrite the whole report.
     whole = not (chosen.quick or chosen.only or chosen.peers_only or chosen.scale)
     output = chosen.output or (ROOT / "docs" / "benchmarks" / "continuous-views.md" if whole else None)

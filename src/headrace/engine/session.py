@@ -17,6 +17,7 @@ from headrace.errors import ExecutionError
 from headrace.settings import PINNED_SPARK, Settings, cores
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
@@ -49,7 +50,10 @@ class Session:
 
     def parallelism(self) -> int:
         """How many tasks run at once: the ``tasks`` setting, or what Spark says."""
-        return self._settings.tasks or max(1, _default_parallelism(self.get()))
+        if self._settings.tasks:
+            return self._settings.tasks
+        context = spark_context(self.get())
+        return max(1, context.defaultParallelism) if context else cores()
 
     def stop(self) -> None:
         """Let go of Spark; the last database to use a Spark that Headrace started stops it."""
@@ -119,13 +123,14 @@ class Session:
             return builder.getOrCreate()
 
 
-def _default_parallelism(spark: SparkSession) -> int:
+def spark_context(spark: SparkSession) -> SparkContext | None:
+    """The context of a classic session; Spark Connect has none."""
     from pyspark.errors import PySparkException
 
     try:
-        return int(spark.sparkContext.defaultParallelism)
+        return spark.sparkContext
     except PySparkException:
-        return cores()  # Spark Connect has no SparkContext to ask
+        return None
 
 
 class _quiet_stderr:

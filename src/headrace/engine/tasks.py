@@ -1,8 +1,8 @@
 """Native fragments inside Spark tasks: Spark moves descriptors and partial states.
 
-The job is a range with one row a slice. Each task looks its slice up in the
-closure, reads that part of the input itself, runs the native pipelines, and
-returns merged state rows as Arrow bytes. Spark never sees a tuple of the stream.
+A job has one task a slice. Each task looks its slice up in the closure, reads
+that part of the input itself, runs the native pipelines, and returns merged
+state rows as Arrow bytes. Spark never sees a tuple of the stream.
 
 A task that fails says so in its result instead of raising: the error keeps its
 name and place, Spark does not run a bad file again, and nothing is logged twice.
@@ -13,14 +13,16 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.engine.failures import from_spark, packed, restored
+from headrace.engine.session import spark_context
 from headrace.engine.worker import PipelineCannot, Slice, Work, Worker, chunked
 from headrace.errors import HeadraceError
 from headrace.stream.csv import CsvSlice, QuotedNewline
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
+
+Found = tuple[int, str, str, bytes]
+"""One thing a task gives back: its slice, the kind of thing, a name, and bytes."""
 
 _worker: Worker | None = None
 
@@ -65,17 +70,30 @@ def run_slices(
     progress: Progress | None = None,
 ) -> tuple[int, dict[str, list[pa.Table]]]:
     """The row count of all slices, and for each state the rows every task left."""
-    frame = spark.range(0, len(slices), 1, len(slices))
     sizes = [size_of(s) for s in slices]
     watch = _Watch(scratch, sizes, progress)
 
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                yield from _guarded(index, partial(_reduce, work, slices[index], watch.reporter(index)))
+    def task(indexes: Iterable[int]) -> Iterator[Found]:
+        for index in indexes:
+            yield from _guarded(index, partial(_reduce, work, slices[index], watch.reporter(index)))
 
     with watch:
-        return _gather(frame.mapInArrow(task, _schema()))
+        return _gather(partial(_run_each, spark, len(slices), task))
+
+
+def _run_each(spark: SparkSession, count: int, task: Callable[[Iterable[int]], Iterator[Found]]) -> list[Found]:
+    """Run ``task`` once for each number below ``count``, each in a Spark task of its own.
+
+    An RDD job has about 50 ms less to set up than a query, a fifth of a short COPY. Spark Connect has no RDDs.
+    """
+    if context := spark_context(spark):
+        return context.parallelize(range(count), count).mapPartitions(task).collect()
+
+    def by_arrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from _to_arrow(task(batch.column(0).to_pylist()))
+
+    return _collect(spark.range(0, count, 1, count).mapInArrow(by_arrow, _schema()))
 
 
 def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Table]]]:
@@ -97,9 +115,9 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
                 if found[pipeline.state]:
                     yield "state", pipeline.state, to_bytes(worker.merge(pipeline, found[pipeline.state]))
 
-        yield from _guarded(0, run)
+        yield from _to_arrow(_guarded(0, run))
 
-    return _gather(frame.mapInArrow(task, _schema()))
+    return _gather(lambda: _collect(frame.mapInArrow(task, _schema())))
 
 
 def _reduce(work: Work, piece_of: Slice, report: Callable[[int], None]) -> Iterator[tuple[str, str, bytes]]:
@@ -111,8 +129,8 @@ def _reduce(work: Work, piece_of: Slice, report: Callable[[int], None]) -> Itera
         yield "state", state, to_bytes(table)
 
 
-def _guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[pa.RecordBatch]:
-    """A task's results, or its failure, as rows of ``_schema``."""
+def _guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[Found]:
+    """A task's results, or its failure as a result."""
     try:
         results = list(run())
     except QuotedNewline:
@@ -121,7 +139,11 @@ def _guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) ->
         results = [("cannot", cannot.state, cannot.reason.encode())]
     except HeadraceError as error:
         results = [("error", error.condition, packed(error).encode())]
-    for kind, name, payload in results:
+    return ((index, *result) for result in results)
+
+
+def _to_arrow(results: Iterator[Found]) -> Iterator[pa.RecordBatch]:
+    for index, kind, name, payload in results:
         yield pa.RecordBatch.from_pydict(
             {
                 "slice": pa.array([index], pa.int64()),
@@ -132,25 +154,29 @@ def _guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) ->
         )
 
 
-def _gather(frame: DataFrame) -> tuple[int, dict[str, list[pa.Table]]]:
+def _collect(frame: DataFrame) -> list[Found]:
+    return list(zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True))
+
+
+def _gather(run: Callable[[], list[Found]]) -> tuple[int, dict[str, list[pa.Table]]]:
     """The results of all tasks; the first failure, by slice, is raised."""
     try:
-        rows = frame.toArrow().sort_by("slice").to_pylist()
+        results = sorted(run(), key=itemgetter(0))
     except Exception as error:
         raise from_spark(error) from error
-    if any(r["kind"] == "quoted" for r in rows):
+    if any(kind == "quoted" for _, kind, _, _ in results):
         raise QuotedNewline
     total = 0
     states: dict[str, list[pa.Table]] = {}
-    for row in rows:
-        if row["kind"] == "error":
-            raise restored(row["payload"].decode())
-        if row["kind"] == "cannot":
-            raise PipelineCannot(row["name"], row["payload"].decode())
-        if row["kind"] == "rows":
-            total += int(row["payload"])
+    for _, kind, name, payload in results:
+        if kind == "error":
+            raise restored(payload.decode())
+        if kind == "cannot":
+            raise PipelineCannot(name, payload.decode())
+        if kind == "rows":
+            total += int(payload)
         else:
-            states.setdefault(row["name"], []).append(from_bytes(row["payload"]))
+            states.setdefault(name, []).append(from_bytes(payload))
     return total, states
 
 
