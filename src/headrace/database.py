@@ -28,7 +28,7 @@ from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
-from headrace.loading import Loader
+from headrace.loading import Loaded, Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
 from headrace.plan.split import SplitPlan
@@ -120,8 +120,10 @@ class Database:
                 self._queries[text] = known
             return self._result(self._rows(known))
 
-    def insert(self, name: str, data: Any) -> int:
+    def insert(self, name: str, data: Any) -> Loaded:
         """Insert rows into a stream or table; returns how many. One call is one epoch.
+
+        The number's ``late`` says how many rows came too late for which view (``WITH (retain = …)``).
 
         ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
         dicts or tuples, a dict of columns, or a Spark DataFrame.
@@ -194,11 +196,13 @@ class Database:
                 return self._insert(statement)
             case s.Copy():
                 rows = self._loader.copy(self._target(statement.name, statement.position), statement, progress)
-                return self._done(f"{rows:,} rows copied into {statement.name}")
+                return self._done(f"{rows:,} rows copied into {statement.name}{rows.note}")
             case s.Explain():
                 return self._result(explain(self, statement.statement), whole=True)
             case s.Show():
                 return self._result(show(self, statement.what), whole=True)
+            case s.Refresh():
+                return self._done(self._refresh(statement))
             case s.Describe():
                 relation = self.catalog.get(statement.name, position=statement.position)
                 return self._result(describe(self, relation), whole=True)
@@ -210,10 +214,28 @@ class Database:
             raise _bare_stream(name)
         return plan
 
+    def _refresh(self, statement: s.Refresh) -> str:
+        view: View = self.catalog.get(statement.name, View, position=statement.position)
+        if not view.continuous:
+            raise CatalogError(
+                "VIEW_KEEPS_NOTHING",
+                f"{view.name} reads no stream of its own, so it is computed when it is queried",
+                position=statement.position,
+                hint="query it; REFRESH is for continuous views",
+            )
+        if statement.restart:
+            return self._definer.restart(view.name)
+        read = s.parse(f"SELECT * FROM `{view.name.replace('`', '``')}`")
+        assert isinstance(read, s.Query)
+        rows = self._rows(_Kept(read)).num_rows
+        last = self._answers.last(view.name)
+        when = f" as of epoch {last.epoch}, computed in {1000 * last.seconds:,.1f} ms" if last is not None else ""
+        return f"{view.name} has {rows:,} row{'' if rows == 1 else 's'}{when}"
+
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
         count = self._loader.insert(target, self._rows(_Kept(statement)))
-        return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+        return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}{count.note}")
 
     def _rows(self, kept: _Kept) -> pa.Table:
         """The rows of a query, planned under the very catalog its snapshot has.

@@ -23,14 +23,35 @@ from headrace.sql import statements as s
 from headrace.store import Transaction
 from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
 from headrace.stream.files import format_of, plan_slices, resolve
-from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
+from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader, stream_count
 from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.rows import match_columns, to_arrow
 from headrace.types import Field, Schema, arrow_schema, quote
+from headrace.view import retention
 from headrace.view.compiled import ContinuousView, InsertPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class Loaded(int):
+    """How many rows a statement brought in, and how many of them came too late for which view.
+
+    >>> loaded = Loaded(5, {"per_hour": 2})
+    >>> loaded + 1, loaded.late, loaded.note
+    (6, {'per_hour': 2}, '; 2 rows late for per_hour')
+    """
+
+    late: Mapping[str, int]
+
+    def __new__(cls, rows: int, late: Mapping[str, int] | None = None) -> Loaded:
+        made = super().__new__(cls, rows)
+        made.late = late or {}
+        return made
+
+    @property
+    def note(self) -> str:
+        return "".join(f"; {n:,} row{'' if n == 1 else 's'} late for {view}" for view, n in self.late.items())
 
 
 _STALE_ATTEMPTS = 3
@@ -49,7 +70,7 @@ class Loader:
 
     # INSERT
 
-    def insert(self, target: Stream | Table, data: Any) -> int:
+    def insert(self, target: Stream | Table, data: Any) -> Loaded:
         """Insert whatever ``data`` is; returns the row count."""
         if _is_frame(data):
             return self._insert_frame(target, data)
@@ -58,7 +79,7 @@ class Loader:
             table = rows if isinstance(rows, pa.Table) else rows.read_all()
             if table.num_rows:
                 tables.insert(self._runtime, target, table)
-            return int(table.num_rows)
+            return Loaded(table.num_rows)
         if isinstance(rows, pa.Table):
             return self._into_stream(target, Rows(rows), f"INSERT INTO {target.name}")
         given, release = of_reader(self._runtime, rows)
@@ -67,7 +88,7 @@ class Loader:
         finally:
             release()
 
-    def _insert_frame(self, target: Stream | Table, frame: DataFrame) -> int:
+    def _insert_frame(self, target: Stream | Table, frame: DataFrame) -> Loaded:
         """A Spark DataFrame: native pipelines run inside its own tasks; the rest reads a spooled copy."""
         ready = _conform_frame(frame, target)
         with _spark_failures():
@@ -86,7 +107,7 @@ class Loader:
 
     # COPY
 
-    def copy(self, target: Stream | Table, statement: s.Copy, progress: Progress | None = None) -> int:
+    def copy(self, target: Stream | Table, statement: s.Copy, progress: Progress | None = None) -> Loaded:
         """Load files; returns the row count."""
         given = dict(statement.options)
         paths = resolve(statement.path, given.get("format"))
@@ -103,7 +124,7 @@ class Loader:
             options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
         files = Files(tuple(paths), format, options, schema, sum(p.stat().st_size for p in paths))
         if isinstance(target, Table):
-            return self._copy_table(target, files)
+            return Loaded(self._copy_table(target, files))
         return self._into_stream(target, files, f"COPY {target.name}", progress)
 
     def _copy_table(self, table: Table, files: Files) -> int:
@@ -164,7 +185,7 @@ class Loader:
                 statics += view.statics
         return pipelines, statics
 
-    def _into_stream(self, stream: Stream, given: Input, label: str, progress: Progress | None = None) -> int:
+    def _into_stream(self, stream: Stream, given: Input, label: str, progress: Progress | None = None) -> Loaded:
         for attempt in itertools.count():
             # Definitions that change all the time must not starve an insert: after a few times they wait.
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
@@ -174,8 +195,8 @@ class Loader:
                 try:
                     rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
                     if rows == 0:
-                        return 0
-                    self._commit(catalog.version, states, label)
+                        return Loaded(0)
+                    late = self._commit(catalog.version, stream, rows, states, label)
                     break
                 except StaleCatalog:
                     self._await_catalog(catalog.version)
@@ -185,17 +206,28 @@ class Loader:
                         raise
                     self._await_catalog(catalog.version)
         self._compact_where_due(states)
-        return rows
+        return Loaded(rows, late)
 
-    def _commit(self, version: int, states: StateRows, label: str) -> None:
-        def work(tx: Transaction) -> None:
+    def _commit(self, version: int, stream: Stream, count: int, states: StateRows, label: str) -> dict[str, int]:
+        """Commit an insert's state rows; returns how many rows were too late, by view."""
+
+        def work(tx: Transaction) -> dict[str, int]:
             if self._runtime.writer_version != version:
                 raise StaleCatalog
-            for state, tables_ in states.items():
+            tx.count(stream_count(stream.name), count)
+            late: dict[str, int] = {}
+            rest = dict(states)
+            for view in list(self._views.values()):
+                if view.plan.retain is not None:
+                    found = {s.name: rest.pop(r) for s in view.plan.states if (r := view.relation(s)) in rest}
+                    if missed := retention.add(tx, view, found):
+                        late[view.name] = missed
+            for state, tables_ in rest.items():
                 for rows in tables_:
                     tx.append(state, rows)
+            return late
 
-        self._runtime.store.commit(work, label=label)
+        return self._runtime.store.commit(work, label=label)
 
     def _await_catalog(self, version: int) -> None:
         """Wait for the DDL that made our state rows void to become visible here too."""

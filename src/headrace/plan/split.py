@@ -63,6 +63,10 @@ class State:
     partials: tuple[tuple[Column, Agg], ...]
     labels: tuple[str, ...]
     """What each column means, for people: the key's name, or ``sum(x)``."""
+    grouping: str = ""
+    """The ``groups`` state of the same grouping; that state's own name if it is one."""
+    time: int | None = None
+    """Which key says when a group was, if groups are kept for a time only."""
 
     @property
     def schema(self) -> Schema:
@@ -108,14 +112,19 @@ class SplitPlan:
     streams: tuple[StreamPipeline, ...]
     statics: tuple[StaticPipeline, ...]
     upper: Node
+    retain: int | None = None
+    """For how many microseconds of the groups' own time they are kept; without it, for good."""
 
     def state(self, name: str) -> State:
         return next(s for s in self.states if s.name == name)
 
 
-def split(root: Node) -> SplitPlan:
-    """Cut a plan that reads streams; :class:`ViewRefused` names the rule it breaks."""
-    return _Splitter().run(root)
+def split(root: Node, retain: int | None = None) -> SplitPlan:
+    """Cut a plan that reads streams; :class:`ViewRefused` names the rule it breaks.
+
+    ``retain`` is for how long groups are kept, in microseconds: then each grouping needs a key that is a time.
+    """
+    return _Splitter(retain).run(root)
 
 
 def check(root: Node) -> None:
@@ -200,17 +209,19 @@ def _live(node: Node) -> list[str]:
 class _Splitter:
     """One walk from the root: below a first grouping everything becomes pipelines."""
 
-    def __init__(self) -> None:
+    def __init__(self, retain: int | None) -> None:
+        self._retain = retain
         self.states: list[State] = []
         self.streams: list[StreamPipeline] = []
         self.statics: list[StaticPipeline] = []
         self._cut: dict[int, Node] = {}
         self._static: dict[int, Scan] = {}
+        self._groupings: dict[int, str] = {}
 
     def run(self, root: Node) -> SplitPlan:
         check(root)
         upper = self._upper(root)
-        return SplitPlan(tuple(self.states), tuple(self.streams), tuple(self.statics), upper)
+        return SplitPlan(tuple(self.states), tuple(self.streams), tuple(self.statics), upper, self._retain)
 
     def _upper(self, node: Node) -> Node:
         if id(node) in self._cut:
@@ -248,10 +259,11 @@ class _Splitter:
             for p in parts.partials:
                 partials.setdefault(p, Column(p.type, fresh_id(), f"a{len(partials)}"))
             recipes.append((out, list(parts.partials), agg))
-        if not node.keys and not partials:
-            # A global aggregate must say that rows came even when no partial column does.
+        if (not node.keys and not partials) or self._retain is not None:
+            # A global aggregate must say that rows came even when no partial column does; rows that come too
+            # late for a group are told by their number.
             counted = Agg(BIGINT, "count", ())
-            partials[counted] = Column(BIGINT, fresh_id(), "a0")
+            partials.setdefault(counted, Column(BIGINT, fresh_id(), f"a{len(partials)}"))
         state = self._state(node, "groups", node.keys, partials)
         for piece in pieces:
             self.streams.append(StreamPipeline(piece.stream, state.name, piece.grouped(node.keys, partials, state)))
@@ -307,7 +319,10 @@ class _Splitter:
     ) -> State:
         named = tuple(Column(c.type, fresh_id(), f"k{i}") for i, (c, _) in enumerate(keys))
         labels = (*(c.name for c, _ in keys), *(_label(a) for a in partials))
-        state = State(f"s{len(self.states)}", kind, named, tuple((c, a) for a, c in partials.items()), labels)
+        name = f"s{len(self.states)}"
+        grouping = self._groupings.setdefault(id(node), name)
+        time = None if self._retain is None else _time_key(node)
+        state = State(name, kind, named, tuple((c, a) for a, c in partials.items()), labels, grouping, time)
         for column in (*named, *partials.values()):
             if not column.type.is_native:
                 raise ViewRefused(
@@ -417,6 +432,20 @@ def _repeated(rows: Node, count: Column) -> Node:
     text = f"SELECT {', '.join(kept) or '1 AS one'} FROM input LATERAL VIEW explode(sequence(1L, {names[-1]})) r AS i"
     outputs = tuple(Column.fresh(c.name, c.type) for c in rows.output[:-1])
     return SparkSql(text, ("input",), (inner,), outputs, "an aggregate with no fixed-size state")
+
+
+def _time_key(node: Aggregate) -> int:
+    """Which key says when a group was: its window, else its first date or timestamp."""
+    times = [i for i, (c, _) in enumerate(node.keys) if c.type.name in ("timestamp", "timestamp_ntz", "date")]
+    windows = [i for i in times if isinstance(e := node.keys[i][1], Call) and e.fn == "window_start"]
+    if not times:
+        keys = ", ".join(c.name for c, _ in node.keys)
+        raise ViewRefused(
+            "RETAIN_WITHOUT_TIME",
+            f"retain keeps groups for a time, but {f'the grouping by {keys}' if keys else 'a total'} has no time",
+            hint="GROUP BY window(ts, '1 hour') or by a date or timestamp too, or leave retain out",
+        )
+    return (windows or times)[0]
 
 
 def _label(agg: Agg) -> str:

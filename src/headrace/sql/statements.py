@@ -15,6 +15,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.columns import definition
+from headrace.sql.options import retain_of
 from headrace.sql.parsing import blank, node_at, parse_tree, place, relation_name, tokens
 from headrace.types import Schema
 
@@ -47,6 +48,8 @@ class CreateView:
     text: str
     if_not_exists: bool
     position: Position
+    retain: int | None = None
+    """For how many microseconds groups are kept: ``WITH (retain = '7 days')``."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,15 @@ class Drop:
     position: Position
 
 
-Statement = CreateStream | CreateTable | CreateView | Insert | Copy | Query | Explain | Show | Describe | Drop
+@dataclass(frozen=True)
+class Refresh:
+    name: str
+    restart: bool
+    """Whether the view is to begin again: tables read anew, its state emptied."""
+    position: Position
+
+
+Statement = CreateStream | CreateTable | CreateView | Insert | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word.
 _NOT_YET = {
@@ -103,7 +114,6 @@ _NOT_YET = {
     "DELETE": "DELETE from a table",
     "MERGE": "MERGE INTO a table",
     "TRUNCATE": "TRUNCATE of a table",
-    "REFRESH": "REFRESH of a view",
     "ALTER": "ALTER of a relation",
     "SET": "SET of a setting (settings are given to headrace.connect)",
     "USE": "more than one schema",
@@ -233,9 +243,11 @@ class _Reader:
             return self.describe()
         if first == "DROP":
             return self.drop()
+        if first == "REFRESH":
+            return self.refresh()
         if first in _NOT_YET:
             raise NotYetSupported(_NOT_YET[first], position=self.position())
-        return self.fail("a statement (SELECT, CREATE, INSERT, COPY, EXPLAIN, SHOW, DESCRIBE or DROP)")
+        return self.fail("a statement (SELECT, CREATE, INSERT, COPY, EXPLAIN, SHOW, DESCRIBE, REFRESH or DROP)")
 
     def explain(self) -> Explain:
         self.at += 1
@@ -291,6 +303,16 @@ class _Reader:
         self.take("RESTRICT")
         self.end()
         return Drop(kind, name, if_exists, position)
+
+    def refresh(self) -> Refresh:
+        self.at += 1
+        if self.word() == "VIEW" and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
+            self.at += 1
+        position = self.position()
+        name = self.name()
+        restart = self.take("RESTART")
+        self.end()
+        return Refresh(name, restart, position)
 
     def copy(self) -> Copy:
         self.at += 1
@@ -430,14 +452,15 @@ class _Reader:
         if not isinstance(query, exp.Query | exp.Values):
             self.at = len(self.tokens)
             self.fail("AS and a query")
-        self.refuse_options(tree, "WITH (…), COMMENT and other properties of a view")
+        position = self.position_of_name(tree)
+        retain = retain_of(tree, position)
         target = tree.this
         names: tuple[str, ...] = ()
         if isinstance(target, exp.Schema):
             names = tuple(c.name for c in target.expressions)
             target = target.this
         return CreateView(
-            relation_name(target), names, query, self.text, bool(tree.args.get("exists")), self.position_of_name(tree)
+            relation_name(target), names, query, self.text, bool(tree.args.get("exists")), position, retain
         )
 
     def position_of_name(self, tree: exp.Expr) -> Position:

@@ -137,6 +137,7 @@ class Store:
                 directory.database, directory.scratch, memory_limit=memory_limit, threads=threads
             )
             head = file_format.judge(root, directory, accept_state=accept_state)
+            file_format.complete(root)
             settings = file_format.pin(root, given)
             directory.mark(head)
             named = {file for (file,) in root.execute("SELECT file FROM book.segments").fetchall()}

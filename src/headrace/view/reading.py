@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ class Refresh:
     epoch: int
     rows: pa.Table
     seconds: float
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class Answers:
