@@ -28,6 +28,7 @@ from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
+from headrace.inside import Inside
 from headrace.loading import Loaded, Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
@@ -90,6 +91,7 @@ class Database:
         self._loader = Loader(self._runtime, self._views)
         try:
             self._reopen()
+            self._inside = Inside(self._runtime, self._views, self._answers, self._loader)
         except BaseException:
             self.close()
             raise
@@ -209,7 +211,7 @@ class Database:
 
     def plan(self, statement: s.Query) -> Node:
         """A query's plan, checked for what cannot be asked yet."""
-        plan = optimize(Binder(self.catalog, self.analyzer()).query(statement.query))
+        plan = optimize(self.binder().query(statement.query))
         for name in sorted(streams_in(plan)):
             raise _bare_stream(name)
         return plan
@@ -262,8 +264,7 @@ class Database:
         if isinstance(statement, s.Query):
             return self.plan(statement)
         target = self._target(statement.name, statement.position)
-        binder = Binder(self.catalog, self.analyzer())
-        plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
+        plan = optimize(self.binder().assignment(statement.query, target, statement.columns, statement.position))
         for name in sorted(streams_in(plan)):
             raise _bare_stream(name)
         return plan
@@ -273,6 +274,8 @@ class Database:
     ) -> pa.Table:
         arrow: dict[tuple[str, str], pa.Table] = {}
         for scan in prepared.scans:
+            if scan.kind == "system" and ("system", scan.relation) not in arrow:
+                arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
             view = views[scan.relation] if scan.kind == "view" else None
             if view is not None and ("view", scan.relation) not in arrow:
                 arrow["view", scan.relation] = self._answers.rows(snapshot, view)
@@ -283,6 +286,10 @@ class Database:
     def analyzer(self, known: Mapping[str, str] | None = None) -> SparkAnalyzer:
         """Spark's analyzer; started only if something is asked that is not ``known``."""
         return SparkAnalyzer(self._runtime.session.get, self._runtime.settings.time_zone, known)
+
+    def binder(self) -> Binder:
+        """A binder for queries: over this catalog, and what the database says of itself."""
+        return Binder(self.catalog, self.analyzer(), self._inside)
 
     def plan_view(self, statement: s.CreateView) -> tuple[SplitPlan | None, View]:
         """The view a statement would make and how it would be split; nothing is changed."""

@@ -170,9 +170,7 @@ class Definer:
         return f"{view.name} counts from now{_frozen_note(compiled)}"
 
     @contextmanager
-    def _begun(
-        self, view: View, plan: SplitPlan
-    ) -> Iterator[tuple[ContinuousView, Callable[[Transaction], None]]]:
+    def _begun(self, view: View, plan: SplitPlan) -> Iterator[tuple[ContinuousView, Callable[[Transaction], None]]]:
         """The view compiled, its static build sides written, and the work that founds its states.
 
         The files go again if the block raises.

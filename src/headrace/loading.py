@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from headrace import tables
 from headrace.catalog import Catalog, Stream, Table
 from headrace.engine.failures import from_duckdb, from_spark
+from headrace.engine.places import Choice
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Static
 from headrace.errors import DataError, ExecutionError, HeadraceError
@@ -67,6 +68,11 @@ class Loader:
         self._intake = Intake(runtime)
         self._appended: dict[str, int] = {}
         self._groups: dict[str, int] = {}
+
+    @property
+    def ran(self) -> Mapping[str, Choice]:
+        """Where the last insert's work for a state relation ran, and why there."""
+        return self._intake.ran
 
     # INSERT
 

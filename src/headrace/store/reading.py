@@ -159,6 +159,17 @@ class Reading:
             for epoch, at, label, changed in found
         ]
 
+    def log(self) -> pa.Table:
+        """All epochs that are not folded away: ``epoch``, ``time``, ``label``, and a row for each relation an epoch
+        altered or count it added to (``what``), with the ``rows`` counted."""
+        return self.query("""
+            SELECT epoch, make_timestamptz(moment) AS time, label, what, rows
+            FROM book.epochs LEFT JOIN (
+                SELECT epoch, unnest(from_json(changed, '["VARCHAR"]')) AS what, NULL::BIGINT AS rows FROM book.epochs
+                UNION ALL SELECT epoch, what, rows FROM book.counts
+            ) USING (epoch)
+        """)
+
     def counts(self, since: datetime | None = None) -> dict[str, int]:
         """What epochs have counted (:meth:`Transaction.count`), in all or in the epochs since a moment."""
         recent = ""
