@@ -271,7 +271,7 @@ def size_of(snapshot: Snapshot, view: ContinuousView, state: State) -> tuple[int
 
 def _width(field: Field) -> int:
     arrow = field.type.arrow
-    return 1 if pa.types.is_boolean(arrow) else arrow.bit_width // 8 if pa.types.is_primitive(arrow) else 0
+    return 0 if field.type.name in ("string", "binary") else max(1, arrow.bit_width // 8)
 
 
 def _by_label(state: State) -> Schema:

@@ -93,6 +93,7 @@ class Worker:
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._statics: set[str] = set()
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._wide: set[str] = set()
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
@@ -149,22 +150,23 @@ class Worker:
 
     def load(self, statics: Sequence[Static]) -> None:
         """Make build sides available to pipelines, each once."""
-        for static in statics:
-            with self._lock:
-                if static.name in self._statics:
-                    continue
-                self._statics.add(static.name)
-            name, path = quote_native(static.name), literal_native(str(static.path))
-            self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
+        if all(static.name in self._statics for static in statics):
+            return
+        # The lock covers the loading: whoever finds a build side among the loaded ones may probe it at once.
+        with self._loading:
+            for static in statics:
+                if static.name not in self._statics:
+                    name, path = quote_native(static.name), literal_native(str(static.path))
+                    self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
+                    self._statics.add(static.name)
 
     def forget(self, names: Sequence[str]) -> None:
         """Drop build sides that are no longer needed."""
-        for name in names:
-            with self._lock:
-                if name not in self._statics:
-                    continue
-                self._statics.discard(name)
-            self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
+        with self._loading:
+            for name in names:
+                if name in self._statics:
+                    self._statics.discard(name)
+                    self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
 
     def partials(self, pipelines: Sequence[Pipeline], batch: pa.Table) -> dict[str, pa.Table]:
         """The state rows each pipeline leaves for a batch."""

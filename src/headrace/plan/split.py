@@ -43,6 +43,7 @@ from headrace.plan.nodes import (
     streams_in,
     walk_plan,
 )
+from headrace.plan.render import render_expr
 from headrace.types import BIGINT, BOOLEAN, Field, Schema
 
 StateKind = Choice["groups", "distinct", "multiset"]
@@ -318,7 +319,7 @@ class _Splitter:
         partials: dict[Agg, Column],
     ) -> State:
         named = tuple(Column(c.type, fresh_id(), f"k{i}") for i, (c, _) in enumerate(keys))
-        labels = (*(c.name for c, _ in keys), *(_label(a) for a in partials))
+        labels = (*(_key_label(c, e) for c, e in keys), *(_label(a) for a in partials))
         name = f"s{len(self.states)}"
         grouping = self._groupings.setdefault(id(node), name)
         time = None if self._retain is None else _time_key(node)
@@ -450,7 +451,13 @@ def _time_key(node: Aggregate) -> int:
 
 def _label(agg: Agg) -> str:
     inside = ", ".join(c.name for a in agg.args for c in columns(a)) or "1"
-    return f"{agg.fn}({inside})"
+    return f"{agg.fn}({inside})" + (f" where {render_expr(agg.filter)}" if agg.filter is not None else "")
+
+
+def _key_label(column: Column, expr: Expr) -> str:
+    if isinstance(expr, Call) and expr.fn == "window_start":
+        return "window.start"
+    return column.name if isinstance(expr, Column) or column.name != "key" else render_expr(expr)
 
 
 def _value_name(expr: Expr, index: int) -> str:
