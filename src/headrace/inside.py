@@ -258,9 +258,10 @@ class Inside:
 def size_of(snapshot: Snapshot, view: ContinuousView, state: State) -> tuple[int, int, int]:
     """A stored state's rows, those of them that came after its last merge, and the bytes of all values."""
     table = snapshot.table(view.relation(state))
-    texts = [quote_native(f.name) for f in state.schema if f.type.name in ("string", "binary")]
+    lengths = {"string": "strlen", "binary": "octet_length"}
+    texts = [f"{lengths[f.type.name]}({quote_native(f.name)})" for f in state.schema if f.type.name in lengths]
     fixed = sum(_width(f) for f in state.schema)
-    sized = " + ".join([f"count(*) * {fixed}", *(f"coalesce(sum(octet_length(encode({t}))), 0)" for t in texts)])
+    sized = " + ".join([f"count(*) * {fixed}", *(f"coalesce(sum({t}), 0)" for t in texts)])
     # A merge stamps all its rows with its own epoch; whatever is younger was appended since.
     found = snapshot.query(
         f"SELECT count(*) AS n, count(*) FILTER (__epoch > (SELECT min(__epoch) FROM {table})) AS queued, "

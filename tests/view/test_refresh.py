@@ -89,9 +89,8 @@ def test_what_cannot_be_refreshed(db: Database, text: str, condition: str) -> No
 
 
 def test_a_restart_that_fails_leaves_the_view_as_it_was(db: Database, tmp_path: Path) -> None:
-    db.sql(
-        "CREATE VIEW v AS SELECT s.x, sum(u.w) AS w FROM s JOIN (SELECT x, 100 / w AS w FROM t) u ON s.x = u.x GROUP BY 1"
-    )
+    shares = "(SELECT x, 100 / w AS w FROM t)"
+    db.sql(f"CREATE VIEW v AS SELECT s.x, sum(u.w) AS w FROM s JOIN {shares} u ON s.x = u.x GROUP BY s.x")
     db.insert("s", [("a", 1)])
     db.sql("INSERT INTO t VALUES ('c', 0)")
     with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO"):

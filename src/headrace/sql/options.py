@@ -25,7 +25,7 @@ def retain_of(tree: exp.Expr, at: Position) -> int | None:
     found: int | None = None
     for option in properties.expressions if properties is not None else ():
         position = node_at(option) or at
-        if not isinstance(option, exp.Property):
+        if type(option) is not exp.Property:  # those Spark has a word for are kinds of their own
             raise NotYetSupported("COMMENT and other properties of a view", position=position)
         if option.name.lower() != "retain":
             raise SqlError(

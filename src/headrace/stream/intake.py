@@ -123,6 +123,8 @@ class Intake:
             reason = pipeline.reason or ("its values need Spark" if pipeline.state in forced else None)
             engine = "auto" if pipeline.state in forced else settings.engine
             choices[pipeline.state] = choose(reason, _bytes(given), task_bytes=settings.task_bytes, engine=engine)
+            if isinstance(given, Frame) and choices[pipeline.state].place is Place.TASKS and settings.engine == "auto":
+                choices[pipeline.state] = Choice(Place.TASKS, "the rows are in Spark already")
         places = {state: choice.place for state, choice in choices.items()}
         by_spark = [p for p in pipelines if places[p.state] is Place.SPARK]
         native = [p for p in pipelines if places[p.state] is not Place.SPARK]
