@@ -254,6 +254,8 @@ class Loader:
         for state, added in states.items():
             if state not in self._appended:
                 with self._runtime.store.read() as snapshot:
+                    if state.lower() not in snapshot.relations():
+                        continue  # dropped since the insert was committed
                     self._appended[state] = snapshot.rows(state)
             else:
                 self._appended[state] += sum(t.num_rows for t in added)
@@ -268,7 +270,8 @@ class Loader:
         state = next(x for x in view.plan.states if view.relation(x) == relation)
 
         def work(tx: Transaction) -> int:
-            if self._views.get(view.name.lower()) is not view:
+            # The writer knows of a DROP before this process's views do.
+            if self._views.get(view.name.lower()) is not view or relation.lower() not in tx.schemas:
                 tx.unchanged()
                 return 0
             rows = tx.query(view.merge_sql(state, tx.table(relation)))
