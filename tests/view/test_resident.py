@@ -19,6 +19,7 @@ import headrace
 from conftest import examples
 from headrace.catalog import Stream
 from headrace.database import Database
+from headrace.engine.worker import Work
 from headrace.errors import HeadraceError
 from headrace.types import arrow_schema
 from headrace.view.resident import Resident, can_reside
@@ -92,7 +93,8 @@ def test_folding_is_the_stores_merge(defined: Database, batches: list[list[Any]]
         by_state: dict[str, list[pa.Table]] = {p.state: [p.schema.empty_table()] for p in native}
         for batch in batches:
             table = pa.Table.from_pylist([dict(zip(VALUES, row, strict=True)) for row in batch], schema)
-            for state, partials in worker.partials(native, table).items():
+            work = Work(tuple(native), (), (), (), None, "UTC")
+            for state, partials in worker.partials(work, table).items():
                 by_state[state].append(partials)
         for state in view.plan.states:
             assert can_reside(state)
