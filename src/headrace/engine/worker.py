@@ -35,6 +35,9 @@ BATCH = "batch_rows"
 """The name pipelines read their stream's rows by."""
 PARTIALS = "__partials"
 """The name a merge reads partial rows by."""
+MASK = "__mask"
+"""The column of a shared grouping that says which filters a row passed, a bit each."""
+_MANY = 1_024
 CHUNK_ROWS = 262_144
 """Rows handed to DuckDB at once: enough to hide the cost of a query, few enough to bound memory."""
 
@@ -62,11 +65,11 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Part:
-    """One state's share of a shared grouping: its columns, and the count that says which groups it has."""
+    """One state's share of a shared grouping: its columns, of the rows whose mask has its bit (0: all rows)."""
 
     state: str
     columns: tuple[str, ...]
-    present: str | None
+    bit: int
     schema: pa.Schema
 
 
@@ -218,11 +221,14 @@ class Worker:
             except duckdb.Error:
                 self._failed.add(text)
                 continue
-            have: dict[str | None, pa.Table] = {None: rows}
-            for part in shared.parts:
-                if part.present not in have:
-                    have[part.present] = rows.filter(pc.greater(rows.column(part.present), 0))
-            return {p.state: conform(have[p.present].select(p.columns), p.schema) for p in shared.parts}
+            if batch_rows is not None and rows.num_rows > max(_MANY, batch_rows.num_rows // 2):
+                self._failed |= {shared.sql, text}  # hardly any row has a mask in common with another
+                continue
+            have = {0: rows}
+            for bit in {p.bit for p in shared.parts} - {0}:
+                passed = pc.not_equal(pc.bit_wise_and(rows.column(MASK), bit), 0)
+                have[bit] = rows.filter(passed)
+            return {p.state: conform(have[p.bit].select(p.columns), p.schema) for p in shared.parts}
         return {}
 
     def _run(
