@@ -198,9 +198,9 @@ class Loader:
         self._runtime.store.commit(work, label=label)
 
     def _await_catalog(self, version: int) -> None:
-        """Wait for the DDL that made our state rows void to become visible here too."""
+        """Wait for the DDL that made our state rows void to become visible here too, or to fail."""
         deadline = time.monotonic() + 60
-        while self._runtime.catalog.version == version:
+        while self._runtime.catalog.version == version != self._runtime.writer_version:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)

@@ -23,6 +23,7 @@ import os
 import shutil
 import weakref
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,6 +173,12 @@ class Directory:
         except FileNotFoundError:
             return 0
 
+    def sync_log(self, *, name: bool) -> None:
+        """Make the write-ahead log survive the machine; with ``name``, also that there is one."""
+        _sync(self.path / LOG, os.fdatasync)
+        if name:
+            _sync(self.path, os.fsync)
+
     def sweep_segments(self, named: set[str]) -> None:
         """Remove every file of ``segments/`` the manifest does not name."""
         for entry in self.segments.iterdir():
@@ -227,9 +234,13 @@ def remove(path: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Make a file written by any process of this machine, and its name, survive a power cut."""
-    for target in (path, path.parent):
-        fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    _sync(path, os.fsync)
+    _sync(path.parent, os.fsync)
+
+
+def _sync(path: Path, how: Callable[[int], None]) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        how(fd)
+    finally:
+        os.close(fd)

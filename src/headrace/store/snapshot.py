@@ -29,6 +29,8 @@ class Snapshot(Reading):
         ).fetchall()
         super().__init__(cursor, epochs[0][0], segments)
         self._ledger = ledger
+        # The database shows an epoch as soon as it is committed; nobody may act on one that a crash could take back.
+        ledger.durability.wait_for(self.epoch)
 
     def last_change(self, relation: str) -> int:
         """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
@@ -41,7 +43,10 @@ class Snapshot(Reading):
 
     def recorded(self, source: str, sequence: int) -> bool:
         """Whether this source's sequence is committed by now (possibly by a later epoch than this one)."""
-        return self._ledger.committed(source, sequence)
+        found = self._ledger.committed(source, sequence)
+        if found:
+            self._ledger.durability.wait_for(self._ledger.epoch)
+        return found
 
 
 class Readers:

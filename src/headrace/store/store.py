@@ -49,6 +49,8 @@ class Store:
         settings: Mapping[str, str],
         head: Marker,
         *,
+        durability: str,
+        group_ms: int,
         temporary: bool,
     ) -> None:
         """Use :meth:`open`."""
@@ -68,7 +70,17 @@ class Store:
         }
         folded = root.execute("SELECT min(epoch) FROM book.epochs").fetchall()[0][0]
         cursor = root.cursor()
-        self._writer = Writer(cursor, directory, self._ledger, self._readers, schemas, head, folded)
+        self._writer = Writer(
+            cursor,
+            directory,
+            self._ledger,
+            self._readers,
+            schemas,
+            head,
+            folded,
+            durability="none" if temporary else durability,
+            group_ms=group_ms,
+        )
         # Also runs at interpreter exit: DuckDB's binding complains loudly about connections left open.
         self._finish = weakref.finalize(
             self, _shut, self._pid, self._writer, self._readers, cursor, root, directory, temporary
@@ -83,12 +95,15 @@ class Store:
         defaults: Mapping[str, str] | None = None,
         memory_limit: str = "4GB",
         threads: int | None = None,
+        durability: str = "group",
+        group_ms: int = 10,
         accept_state: bool = False,
     ) -> Store:
         """Open the database in a directory, making it if there is none; ``None`` is a temporary one.
 
         ``settings`` are pinned at creation: later they may be left out, but not differ. ``defaults`` are
         pinned at creation where ``settings`` says nothing, and ignored later.
+        ``durability`` is one of :data:`headrace.store.durability.WAYS`; a temporary database has nothing to outlive.
         ``accept_state`` goes on from what is there when the marker says that epochs are missing.
         """
         temporary = path is None
@@ -100,6 +115,8 @@ class Store:
                 {**(defaults or {}), **(settings or {})},
                 memory_limit=memory_limit,
                 threads=threads or os.cpu_count() or 1,
+                durability=durability,
+                group_ms=group_ms,
                 accept_state=accept_state,
                 temporary=temporary,
             )
@@ -117,6 +134,8 @@ class Store:
         *,
         memory_limit: str,
         threads: int,
+        durability: str,
+        group_ms: int,
         accept_state: bool,
         temporary: bool,
     ) -> Store:
@@ -141,7 +160,7 @@ class Store:
             directory.mark(head)
             named = {file for (file,) in root.execute("SELECT file FROM book.segments").fetchall()}
             directory.sweep_segments(named)
-            return cls(directory, root, settings, head, temporary=temporary)
+            return cls(directory, root, settings, head, durability=durability, group_ms=group_ms, temporary=temporary)
         except BaseException as error:
             if root is not None:
                 root.close()
@@ -254,5 +273,5 @@ def _shut(
         if not temporary:
             # Without it the log stays and is replayed at the next open: slower, not wrong.
             with suppress(duckdb.Error, OSError):
-                cursor.execute("CHECKPOINT")
+                writer.checkpoint()
                 directory.sync_marker()

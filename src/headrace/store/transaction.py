@@ -64,6 +64,8 @@ class Transaction(Reading):
         self.recorded: list[tuple[str, int]] = []
         self.doomed: list[Path] = []
         """Files that no epoch from this one on names."""
+        self.written = 0
+        """Rows given to DuckDB; very many of them it writes to the database file before the commit."""
         self.takes_epoch = True
 
     def unchanged(self) -> None:
@@ -125,6 +127,7 @@ class Transaction(Reading):
             # `rows` is found by DuckDB in this frame: registering a view costs more than the insert.
             with writing(self._segments.parent):
                 self.cursor.execute(f"INSERT INTO {self.table(relation)} SELECT *, {self.epoch} FROM rows")
+            self.written += rows.num_rows
             self.changed.add(key_of(relation))
 
     def replace(self, relation: str, rows: pa.Table, *, altered: bool = False) -> None:
@@ -180,6 +183,7 @@ class Transaction(Reading):
         # A new table instead of DELETE and INSERT: faster, and no dead rows for later scans to step over.
         # Snapshots that are open keep the old one.
         columns = ", ".join(identifier(name) for name in rows.schema.names)
+        self.written += rows.num_rows
         self._execute_over(
             rows,
             f"CREATE OR REPLACE TABLE {self.table(key)} AS "
