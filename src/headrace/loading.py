@@ -20,7 +20,7 @@ from headrace.engine.worker import Static
 from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
-from headrace.store import Transaction
+from headrace.store import Transaction, writing
 from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
 from headrace.stream.files import format_of, plan_slices, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
@@ -117,7 +117,8 @@ class Loader:
                 for rows in self._table_rows(slices, files, names):
                     whole = _with_missing(rows, table)
                     tables.check_not_null(table, whole)
-                    writer.write_table(whole)
+                    with writing(file):
+                        writer.write_table(whole)
                     total += whole.num_rows
             if total:
                 tables.add_segments(self._runtime, table, [(file, total)])

@@ -17,7 +17,7 @@ from headrace.catalog import Table
 from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import DataError
 from headrace.runtime import Runtime
-from headrace.store import Snapshot, Transaction
+from headrace.store import Snapshot, Transaction, writing
 from headrace.types import arrow_schema
 
 TAIL_ROWS = 65_536
@@ -47,7 +47,8 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
         if rows.num_rows >= TAIL_ROWS:
             file = runtime.store.new_segment(tail_of(table.name))
             try:
-                pq.write_table(rows, file)
+                with writing(file):
+                    pq.write_table(rows, file)
                 add_segments(runtime, table, [(file, rows.num_rows)])
             except BaseException:
                 runtime.store.discard(file)
@@ -93,7 +94,8 @@ def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
     names = ", ".join(quote_native(c.name) for c in table.columns)
     rows = tx.query(f"SELECT {names} FROM {tx.table(tail_of(table.name))}").cast(arrow_schema(table.columns))
     file = runtime.store.new_segment(tail_of(table.name))
-    pq.write_table(rows, file)
+    with writing(file):
+        pq.write_table(rows, file)
     tx.add_segment(tail_of(table.name), file, rows.num_rows, altered=False)
     tx.replace(tail_of(table.name), rows.slice(0, 0))
 

@@ -20,10 +20,10 @@ from pathlib import Path
 import duckdb
 
 from headrace.errors import StoreError
-from headrace.store.directory import UNFINISHED, Directory, Marker, sync_file
+from headrace.store.directory import UNFINISHED, Directory, Marker, damaged, sync_file
 
-FORMAT = 1
-"""The version this code writes. A reader refuses any newer one."""
+FORMAT = 2
+"""The version this code writes. A newer one is refused, an older one is brought up to date at open."""
 
 _TABLES = """
 CREATE SCHEMA book;
@@ -32,11 +32,14 @@ CREATE TABLE book.meta (key VARCHAR, value VARCHAR);
 CREATE TABLE book.settings (name VARCHAR, value VARCHAR);
 CREATE TABLE book.definitions (name VARCHAR, key VARCHAR, kind VARCHAR, body VARCHAR, format INTEGER, epoch BIGINT);
 CREATE TABLE book.relations (relation VARCHAR, arrow BLOB, format INTEGER, epoch BIGINT);
-CREATE TABLE book.segments (relation VARCHAR, file VARCHAR, rows BIGINT, epoch BIGINT);
+CREATE TABLE book.segments (relation VARCHAR, file VARCHAR, rows BIGINT, epoch BIGINT, bytes BIGINT, crc BIGINT);
 CREATE TABLE book.epochs (epoch BIGINT, moment BIGINT, label VARCHAR, changed VARCHAR, recorded VARCHAR);
 CREATE TABLE book.sequences (source VARCHAR, low BIGINT, high BIGINT);
 CREATE TABLE book.changes (relation VARCHAR, epoch BIGINT);
 """
+
+# What makes a file of one format one of the next. Segments of format 1 have no checksum, and are not checked.
+_UPGRADES = {1: "ALTER TABLE book.segments ADD COLUMN bytes BIGINT; ALTER TABLE book.segments ADD COLUMN crc BIGINT"}
 
 
 def microseconds() -> int:
@@ -123,6 +126,10 @@ def judge(connection: duckdb.DuckDBPyConnection, directory: Directory, *, accept
             f"{directory.path} has format {meta['format']}, this Headrace reads up to {FORMAT}",
             hint="upgrade Headrace",
         )
+    for version in range(int(meta["format"]), FORMAT):
+        connection.execute(
+            f"BEGIN; {_UPGRADES[version]}; UPDATE book.meta SET value = '{version + 1}' WHERE key = 'format'; COMMIT"
+        )
     [(epoch, at)] = connection.execute("SELECT max(epoch), arg_max(moment, epoch) FROM book.epochs").fetchall()
     here = Marker(meta["database"], epoch, at)
     if not accept_state and (fault := _fault(connection, here, marker)):
@@ -175,9 +182,16 @@ def unopenable(directory: Directory, error: duckdb.Error) -> StoreError:
         return StoreError("STATE_FOREIGN", f"the write-ahead log belongs to another database: {text}", hint=restore)
     if "WAL" in text:
         return StoreError("STATE_LOST", f"the write-ahead log is damaged: {text}", hint=restore)
+    if is_damage(error):
+        return damaged(directory.database, f"is not as it was written: {text}")
     if "Could not set lock" in text or "Conflicting lock" in text:
         return StoreError("DATABASE_IN_USE", text, hint="close the program that has the file open")
     return StoreError("STATE_UNREADABLE", text, hint="check the directory, its permissions and the free space")
+
+
+def is_damage(error: duckdb.Error) -> bool:
+    """Whether DuckDB found a block of the database file altered."""
+    return isinstance(error, duckdb.IOException | duckdb.FatalException) and "checksum" in str(error)
 
 
 def pin(connection: duckdb.DuckDBPyConnection, given: Mapping[str, str]) -> dict[str, str]:

@@ -83,6 +83,8 @@ class Ledger:
         self.epoch = epoch
         """The last epoch committed; the database may be one ahead while a commit returns."""
         self.durability = Durability(epoch)
+        self.sound: set[str] = set()
+        """Segments whose bytes were found to be those that were written."""
         by_source: dict[str, list[tuple[int, int]]] = {}
         for source, low, high in sequences:
             by_source.setdefault(source, []).append((low, high))

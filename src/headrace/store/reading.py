@@ -12,7 +12,9 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import StoreError
+from headrace.store.directory import checksum, damaged
 from headrace.store.format import identifier, literal
+from headrace.store.ledger import Ledger
 
 EPOCH_COLUMN = "__epoch"
 """The hidden last column of every stored relation: the epoch a row was written in."""
@@ -75,10 +77,11 @@ def no_relation(relation: str) -> StoreError:
 class Reading:
     """Reads of one transaction: everything returned belongs to the same epoch."""
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, epoch: int, segments: Path) -> None:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, epoch: int, segments: Path, ledger: Ledger) -> None:
         self.cursor = cursor
         self.epoch = epoch
         self._segments = segments
+        self._ledger = ledger
 
     def _fetch(self, sql: str) -> list[tuple[Any, ...]]:
         # Always to the end: a result left half read blocks the connection (ResourceInUseException).
@@ -125,12 +128,25 @@ class Reading:
             raise no_relation(relation) from None
 
     def manifest(self, relation: str) -> list[Segment]:
-        """The relation's segments, oldest first."""
+        """The relation's segments, oldest first, each checked against its checksum when it is first asked for."""
         found = self._fetch(
-            "SELECT file, rows, epoch FROM book.segments "
+            "SELECT file, rows, epoch, bytes, crc FROM book.segments "
             f"WHERE relation = {literal(key_of(relation))} ORDER BY epoch, file"
         )
-        return [Segment(self._segments / file, rows, epoch) for file, rows, epoch in found]
+        for file, _, _, *written in found:
+            if file not in self._ledger.sound and written != [None, None]:
+                self._check(self._segments / file, (written[0], written[1]))
+                self._ledger.sound.add(file)
+        return [Segment(self._segments / file, rows, epoch) for file, rows, epoch, *_ in found]
+
+    def _check(self, file: Path, written: tuple[int, int]) -> None:
+        try:
+            if checksum(file) == written:
+                return
+            what = "is not as it was written"
+        except OSError as error:
+            what = f"cannot be read: {error.strerror or error}"
+        raise damaged(file, what)
 
     def segments(self, relation: str) -> list[Path]:
         """The files of the relation, oldest first."""

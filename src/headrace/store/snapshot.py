@@ -27,8 +27,7 @@ class Snapshot(Reading):
         epochs = cursor.execute(
             f"BEGIN TRANSACTION READ ONLY; SELECT max(epoch) FROM book.epochs WHERE epoch >= {ledger.epoch}"
         ).fetchall()
-        super().__init__(cursor, epochs[0][0], segments)
-        self._ledger = ledger
+        super().__init__(cursor, epochs[0][0], segments, ledger)
         # The database shows an epoch as soon as it is committed; nobody may act on one that a crash could take back.
         ledger.durability.wait_for(self.epoch)
 

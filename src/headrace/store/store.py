@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from headrace.errors import StoreError
 from headrace.store import format as file_format
-from headrace.store.directory import Directory, Marker, remove, unwritable
+from headrace.store.directory import Directory, Marker, damaged, remove, unwritable
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Readers, Snapshot
 from headrace.store.transaction import Transaction
@@ -158,8 +158,10 @@ class Store:
             head = file_format.judge(root, directory, accept_state=accept_state)
             settings = file_format.pin(root, given)
             directory.mark(head)
-            named = {file for (file,) in root.execute("SELECT file FROM book.segments").fetchall()}
-            directory.sweep_segments(named)
+            segments = dict(root.execute("SELECT file, bytes FROM book.segments").fetchall())
+            directory.sweep_segments(set(segments))
+            for file, size in segments.items():
+                _check_size(directory.segments / file, size)
             return cls(directory, root, settings, head, durability=durability, group_ms=group_ms, temporary=temporary)
         except BaseException as error:
             if root is not None:
@@ -193,9 +195,11 @@ class Store:
         try:
             yield Snapshot(cursor, self._segments, self._ledger)
         except duckdb.Error as error:
-            if self._finish.alive:
-                raise
-            raise closed() from error
+            if not self._finish.alive:
+                raise closed() from error
+            if file_format.is_damage(error):
+                raise damaged(self.path, f"is not as it was written: {error}") from error
+            raise
         finally:
             with suppress(duckdb.Error):
                 cursor.close()
@@ -247,6 +251,16 @@ class Store:
             )
         if not self._finish.alive:
             raise closed()
+
+
+def _check_size(file: Path, size: int | None) -> None:
+    """A segment that is gone or cut short is noticed at open; its bytes are looked at when it is first read."""
+    try:
+        found = file.stat().st_size
+    except FileNotFoundError:
+        raise damaged(file, "is gone") from None
+    if size is not None and found != size:
+        raise damaged(file, f"has {found:,} bytes, {size:,} were written")
 
 
 def _shut(

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import CatalogError, StoreError
-from headrace.store.directory import sync_file
+from headrace.store.directory import checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
 from headrace.store.ledger import CATALOG, Ledger
 from headrace.store.reading import EPOCH_COLUMN, Reading, key_of, no_relation
@@ -55,8 +55,7 @@ class Transaction(Reading):
         ledger: Ledger,
         schemas: Mapping[str, pa.Schema],
     ) -> None:
-        super().__init__(cursor, epoch, segments)
-        self._ledger = ledger
+        super().__init__(cursor, epoch, segments, ledger)
         self.schemas = dict(schemas)
         """Schemas of the stored relations as this transaction sees them."""
         self.changed: set[str] = set()
@@ -211,10 +210,13 @@ class Transaction(Reading):
             )
         with writing(file):
             sync_file(file)
+            size, check = checksum(file)
         key = key_of(relation)
         self._execute(
-            f"INSERT INTO book.segments VALUES ({literal(key)}, {literal(file.name)}, {int(rows)}, {self.epoch})"
+            "INSERT INTO book.segments VALUES "
+            f"({literal(key)}, {literal(file.name)}, {int(rows)}, {self.epoch}, {size}, {check})"
         )
+        self._ledger.sound.add(file.name)
         if altered:
             self.changed.add(key)
 
