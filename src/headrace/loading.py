@@ -6,11 +6,11 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace import tables
 from headrace.catalog import Catalog, Stream, Table
@@ -20,7 +20,7 @@ from headrace.engine.worker import Static
 from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
-from headrace.store import Transaction, writing
+from headrace.store import Transaction
 from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
 from headrace.stream.files import format_of, plan_slices, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
@@ -113,12 +113,11 @@ class Loader:
         wanted = arrow_schema(table.columns)
         total = 0
         try:
-            with pq.ParquetWriter(file, wanted) as writer:
+            with tables.segment_writer(file, wanted) as write:
                 for rows in self._table_rows(slices, files, names):
                     whole = _with_missing(rows, table)
                     tables.check_not_null(table, whole)
-                    with writing(file):
-                        writer.write_table(whole)
+                    write(whole)
                     total += whole.num_rows
             if total:
                 tables.add_segments(self._runtime, table, [(file, total)])
@@ -131,8 +130,6 @@ class Loader:
         return total
 
     def _table_rows(self, slices: Sequence[Any], files: Files, names: tuple[str, ...]) -> Any:
-        import duckdb
-
         for part in slices:
             if isinstance(part, CsvSlice):
                 assert files.options is not None
@@ -222,7 +219,9 @@ class Loader:
                 self._appended[state] += sum(t.num_rows for t in added)
             limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
             if self._appended[state] > limit:
-                self._compact(state)
+                # The rows are committed: what fails now is not their error, and the next insert tries again.
+                with suppress(HeadraceError, duckdb.Error):
+                    self._compact(state)
 
     def _compact(self, relation: str) -> None:
         view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)

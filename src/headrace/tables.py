@@ -7,7 +7,8 @@ segment once it is long enough.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -75,6 +76,26 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
 
     with runtime.tables_lock:
         runtime.store.commit(work, label=f"COPY {table.name}")
+
+
+@contextmanager
+def segment_writer(file: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+    """Write a segment piece by piece; a write that fails is the store's error, whatever else fails is not."""
+    with writing(file):
+        writer = pq.ParquetWriter(file, schema)
+
+    def write(rows: pa.Table) -> None:
+        with writing(file):
+            writer.write_table(rows)
+
+    try:
+        yield write
+    except BaseException:
+        with suppress(OSError):
+            writer.close()
+        raise
+    with writing(file):
+        writer.close()
 
 
 def flush(runtime: Runtime, table: Table) -> None:

@@ -173,6 +173,11 @@ class Directory:
         except FileNotFoundError:
             return 0
 
+    def room(self) -> int:
+        """Bytes that can still be written here."""
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
+
     def sync_log(self, *, name: bool) -> None:
         """Make the write-ahead log survive the machine; with ``name``, also that there is one."""
         _sync(self.path / LOG, os.fdatasync)
@@ -221,6 +226,13 @@ def unwritable(path: Path, error: OSError) -> StoreError:
         "STATE_NOT_WRITABLE",
         f"cannot write in {path}: {error.strerror or error}",
         hint="check the path, its permissions and the free space",
+    )
+
+
+def broken(path: Path, what: str) -> StoreError:
+    """The refusal after a failure that leaves open what is on the disk: only opening again can tell."""
+    return StoreError(
+        "STATE_BROKEN", f"{path}: {what}", hint="close the database and open it again; acknowledged epochs are safe"
     )
 
 

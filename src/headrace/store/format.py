@@ -191,7 +191,7 @@ def unopenable(directory: Directory, error: duckdb.Error) -> StoreError:
 
 def is_damage(error: duckdb.Error) -> bool:
     """Whether DuckDB found a block of the database file altered."""
-    return isinstance(error, duckdb.IOException | duckdb.FatalException) and "checksum" in str(error)
+    return isinstance(error, duckdb.IOException) and "checksum" in str(error)
 
 
 def pin(connection: duckdb.DuckDBPyConnection, given: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from headrace.errors import StoreError
 from headrace.store import format as file_format
-from headrace.store.directory import Directory, Marker, damaged, remove, unwritable
+from headrace.store.directory import Directory, Marker, broken, damaged, remove, unwritable
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Readers, Snapshot
 from headrace.store.transaction import Transaction
@@ -197,6 +197,8 @@ class Store:
         except duckdb.Error as error:
             if not self._finish.alive:
                 raise closed() from error
+            if isinstance(error, duckdb.FatalException):
+                raise broken(self.path, str(error)) from error
             if file_format.is_damage(error):
                 raise damaged(self.path, f"is not as it was written: {error}") from error
             raise

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import CatalogError, StoreError
-from headrace.store.directory import checksum, sync_file
+from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
 from headrace.store.ledger import CATALOG, Ledger
 from headrace.store.reading import EPOCH_COLUMN, Reading, key_of, no_relation
@@ -28,11 +28,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except duckdb.FatalException as error:
-        raise StoreError(
-            "STATE_BROKEN",
-            f"{path}: {error}",
-            hint="close the database and open it again; acknowledged epochs are safe",
-        ) from error
+        raise broken(path, str(error)) from error
     except (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException, OSError) as error:
         # DuckDB reports a log it could not write as a failed COMMIT; other transaction errors are not ours to name.
         if isinstance(error, duckdb.TransactionException) and "Failed to commit" not in str(error):

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import StoreError
-from headrace.store.directory import Directory, Marker
+from headrace.store.directory import Directory, Marker, broken
 from headrace.store.durability import BULK_ROWS
 from headrace.store.format import microseconds
 from headrace.store.ledger import Ledger
@@ -33,6 +33,8 @@ LOG_SOFT = 4 << 20
 """Log size at which the writer checkpoints if no commit is waiting."""
 LOG_HARD = 8 << 20
 """Log size at which it checkpoints even so."""
+LOG_ROOM = 64 << 20
+"""Free space without which, and twice the log, it does not: a checkpoint that fails would break the database."""
 WAITING = 64
 """Commits that may wait; one more caller blocks until there is room."""
 FOLD_EVERY = 65_536
@@ -101,11 +103,12 @@ class Writer:
             return done.result()
         except KeyboardInterrupt:
             # Ctrl-C while waiting: leave no commit behind whose outcome nobody will learn.
-            if not done.cancel():
+            # Again and again: DuckDB forgets an interrupt that comes between two statements.
+            while not done.cancel() and not done.done():
                 with self._interrupting, suppress(duckdb.Error):
                     if self._running is done:
                         self._cursor.interrupt()
-                done.exception()
+                wait([done], timeout=0.1)
             raise
         finally:
             del done  # its exception's traceback refers to this frame
@@ -123,7 +126,12 @@ class Writer:
         self._thread.join()
 
     def checkpoint(self) -> None:
-        """Fold the log into the database file, synced whatever the way of committing. Once stopped, for any thread."""
+        """Fold the log into the database file, synced whatever the way of committing. Once stopped, for any thread.
+
+        On a disk nearly full the log stays as it is: it is replayed at the next open, slower but not wrong.
+        """
+        if self._directory.room() < LOG_ROOM + 2 * self._directory.log_bytes():
+            return
         with self._synced():
             self._cursor.execute("CHECKPOINT")
         self._log_is_new = True
@@ -221,11 +229,7 @@ class Writer:
             self._log_is_new = False
         except OSError as error:
             # What a failed sync leaves on the disk nobody knows, and a second one would not tell.
-            failure = StoreError(
-                "STATE_BROKEN",
-                f"{self._directory.path}: the write-ahead log could not be synced: {error}",
-                hint="close the database and open it again; acknowledged epochs are safe",
-            )
+            failure = broken(self._directory.path, f"the write-ahead log could not be synced: {error}")
             durability.failed(failure)
             return failure
         # The epochs are durable whatever becomes of the marker; one that lags only notices less.
