@@ -27,6 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import duckdb
+
 from headrace.errors import StoreError
 
 DATABASE = "headrace.duckdb"
@@ -67,8 +69,10 @@ class Marker:
         check, _, body = data.decode("utf-8", "replace").strip().partition(" ")
         if check != f"{zlib.crc32(body.encode()):08x}":
             return None
-        database, epoch, at = json.loads(body)
-        return Marker(database, epoch, at)
+        match json.loads(body):
+            case [str(database), int(epoch), int(at)]:
+                return Marker(database, epoch, at)
+        return None  # of a newer format, which the database file will tell
 
 
 class Lock:
@@ -239,6 +243,16 @@ def broken(path: Path, what: str) -> StoreError:
 def damaged(path: Path, what: str) -> StoreError:
     """The refusal for a file of the database that was altered or lost behind its back."""
     return StoreError("STATE_DAMAGED", f"{path} {what}", hint="restore the whole directory from one backup")
+
+
+def fault_of(database: Path, error: duckdb.Error) -> StoreError | None:
+    """What DuckDB says of its own file while it reads; ``None`` if the error is about something else."""
+    text = str(error)
+    if isinstance(error, duckdb.FatalException):
+        return broken(database, text)
+    if "Corrupt database file" in text or ("read enough bytes" in text and str(database) in text):
+        return damaged(database, f"is not as it was written: {text}")
+    return None
 
 
 def remove(path: Path) -> None:

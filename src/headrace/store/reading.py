@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import StoreError
-from headrace.store.directory import checksum, damaged
+from headrace.store.directory import DATABASE, checksum, damaged, fault_of
 from headrace.store.format import identifier, literal
 from headrace.store.ledger import Ledger
 
@@ -85,8 +87,19 @@ class Reading:
 
     def _fetch(self, sql: str) -> list[tuple[Any, ...]]:
         # Always to the end: a result left half read blocks the connection (ResourceInUseException).
-        rows: list[tuple[Any, ...]] = self.cursor.execute(sql).fetchall()
+        with self._sound():
+            rows: list[tuple[Any, ...]] = self.cursor.execute(sql).fetchall()
         return rows
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """A database file found altered while it is read is the store's error, not the query's."""
+        try:
+            yield
+        except duckdb.Error as error:
+            if fault := fault_of(self._segments.parent / DATABASE, error):
+                raise fault from error
+            raise
 
     def table(self, relation: str) -> str:
         """The relation as SQL text for ``query``; its columns are followed by ``__epoch``."""
@@ -97,8 +110,9 @@ class Reading:
         for name, rows in relations.items():
             self.cursor.register(name, rows)
         try:
-            result = self.cursor.sql(sql)
-            return pa.table({}) if result is None else result.to_arrow_table()
+            with self._sound():
+                result = self.cursor.sql(sql)
+                return pa.table({}) if result is None else result.to_arrow_table()
         finally:
             for name in relations:
                 self.cursor.unregister(name)

@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TypeVar
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from headrace.errors import StoreError
 from headrace.store import format as file_format
-from headrace.store.directory import Directory, Marker, broken, damaged, remove, unwritable
+from headrace.store.directory import DATABASE, Directory, Marker, damaged, fault_of, remove, unwritable
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Readers, Snapshot
 from headrace.store.transaction import Transaction
@@ -152,9 +153,15 @@ class Store:
                         hint="restore the whole directory from one backup",
                     )
                 file_format.create(directory, at_creation, memory_limit=memory_limit, threads=threads)
-            root = file_format.connect(
-                directory.database, directory.scratch, memory_limit=memory_limit, threads=threads
+            open_file = partial(
+                file_format.connect, directory.database, directory.scratch, memory_limit=memory_limit, threads=threads
             )
+            try:
+                root = open_file()
+            except duckdb.Error as error:
+                if not file_format.cut_torn_log(directory, error):
+                    raise
+                root = open_file()
             head = file_format.judge(root, directory, accept_state=accept_state)
             settings = file_format.pin(root, given)
             directory.mark(head)
@@ -197,10 +204,8 @@ class Store:
         except duckdb.Error as error:
             if not self._finish.alive:
                 raise closed() from error
-            if isinstance(error, duckdb.FatalException):
-                raise broken(self.path, str(error)) from error
-            if file_format.is_damage(error):
-                raise damaged(self.path, f"is not as it was written: {error}") from error
+            if fault := fault_of(self.path / DATABASE, error):
+                raise fault from error
             raise
         finally:
             with suppress(duckdb.Error):
