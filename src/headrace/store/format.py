@@ -205,7 +205,7 @@ def not_ours(directory: Directory, marker: Marker | None) -> StoreError:
 def unopenable(directory: Directory, error: duckdb.Error) -> StoreError:
     """What DuckDB's refusal to open the file means."""
     text = str(error)
-    if "can only read version" in text:
+    if "can only read" in text:
         return too_new(directory, f"was written by a later DuckDB: {text}")
     if "not a valid DuckDB database file" in text:
         return not_ours(directory, directory.marker())
