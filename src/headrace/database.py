@@ -80,6 +80,9 @@ class Database:
             settings={"time_zone": given.time_zone} if "time_zone" in settings else {},
             defaults={"time_zone": zone or given.time_zone},
             memory_limit=given.memory_limit,
+            durability=given.durability,
+            group_ms=given.group_ms,
+            accept_state=given.accept_state,
         )
         chosen = replace(given, time_zone=store.settings["time_zone"])
         session = Session(chosen, spark)

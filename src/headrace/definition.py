@@ -19,7 +19,7 @@ from headrace.plan.split import SplitPlan
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
-from headrace.store import Snapshot, Transaction
+from headrace.store import Snapshot, Transaction, writing
 from headrace.types import arrow_schema
 from headrace.view.compiled import (
     ContinuousView,
@@ -139,7 +139,8 @@ class Definer:
                 rows = query.run_now(self._runtime, static.plan)
                 # Spark workers outlive databases and keep build sides by file name: it must be unique.
                 file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
-                pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
+                with writing(file):
+                    pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
                 files[static.name] = file
             compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)
             # A UNION ALL branch that reads only tables adds to the state once, here.

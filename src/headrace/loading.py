@@ -6,11 +6,11 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace import tables
 from headrace.catalog import Catalog, Stream, Table
@@ -117,11 +117,11 @@ class Loader:
         wanted = arrow_schema(table.columns)
         total = 0
         try:
-            with pq.ParquetWriter(file, wanted) as writer:
+            with tables.segment_writer(file, wanted) as write:
                 for rows in self._table_rows(slices, files, names):
                     whole = _with_missing(rows, table)
                     tables.check_not_null(table, whole)
-                    writer.write_table(whole)
+                    write(whole)
                     total += whole.num_rows
             if total:
                 tables.add_segments(self._runtime, table, [(file, total)])
@@ -134,8 +134,6 @@ class Loader:
         return total
 
     def _table_rows(self, slices: Sequence[Any], files: Files, names: tuple[str, ...]) -> Any:
-        import duckdb
-
         for part in slices:
             if isinstance(part, CsvSlice):
                 assert files.options is not None
@@ -202,9 +200,9 @@ class Loader:
         self._runtime.store.commit(work, label=label)
 
     def _await_catalog(self, version: int) -> None:
-        """Wait for the DDL that made our state rows void to become visible here too."""
+        """Wait for the DDL that made our state rows void to become visible here too, or to fail."""
         deadline = time.monotonic() + 60
-        while self._runtime.catalog.version == version:
+        while self._runtime.catalog.version == version != self._runtime.writer_version:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)
@@ -225,8 +223,10 @@ class Loader:
                 self._appended[state] += sum(t.num_rows for t in added)
             limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
             if self._appended[state] > limit:
-                # A query of the view goes first, until so much has piled up that this insert must wait for it.
-                self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
+                # The rows are committed: what fails now is not their error, and the next insert tries again.
+                with suppress(HeadraceError, duckdb.Error):
+                    # A query of the view goes first, until so much has piled up that this insert must wait for it.
+                    self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
 
     def _compact(self, relation: str, *, wait: bool) -> None:
         view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)
