@@ -193,9 +193,7 @@ class Loader:
         def work(tx: Transaction) -> None:
             if self._runtime.writer_version != version:
                 raise StaleCatalog
-            for state, tables_ in states.items():
-                for rows in tables_:
-                    tx.append(state, rows)
+            tx.append_batches({state: pa.concat_tables(rows) for state, rows in states.items() if rows})
 
         self._runtime.store.commit(work, label=label)
 

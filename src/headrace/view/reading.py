@@ -22,9 +22,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from headrace import query, tables
-from headrace.engine.plan_sql import quote_native
 from headrace.engine.spark import Relation
-from headrace.engine.worker import conform
 from headrace.plan.split import State
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
@@ -101,13 +99,16 @@ class Answers:
         """The view's merged states as leaves of a query. Hold the view's lock while it runs."""
         merges: dict[Relation, str] = {}
         live: dict[Relation, pa.Table] = {}
+        batches: dict[str, pa.Table] = {}
         for state in view.plan.states:
             resident = self._caught_up(snapshot, view, state, patient)
             if resident is None:
-                merges["state", state.name] = view.merge_sql(state, snapshot.table(view.relation(state)))
+                name = f"__appended_{state.name}"
+                source, batches[name] = snapshot.whole(view.relation(state), name)
+                merges["state", state.name] = view.merge_sql(state, source)
             else:
                 live["state", state.name] = resident.table()
-        return query.Leaves({}, merges, live)
+        return query.Leaves({}, merges, live, batches)
 
     def _changed(self, snapshot: Snapshot, view: ContinuousView) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]
@@ -148,12 +149,9 @@ class Answers:
         if resident.epoch >= 0 and reading.last_change(relation) <= resident.epoch:
             resident.epoch = max(resident.epoch, reading.epoch)
             return True
-        schema = arrow_schema(state.schema)
-        names = ", ".join(quote_native(name) for name in schema.names)
-        rows = reading.query(f"SELECT {names} FROM {reading.table(relation)} WHERE __epoch > {resident.epoch}")
         held = self._residents[view]
         try:
-            resident.fold(conform(rows, schema), reading.epoch)
+            resident.fold(reading.since(relation, resident.epoch, arrow_schema(state.schema)), reading.epoch)
         except Unfoldable:
             held[state.name] = None
             return False
@@ -188,7 +186,8 @@ class Answers:
             # Until the rewrite is committed, the rows are those of the epoch before.
             resident.epoch = tx.epoch - 1
             return resident.table()
-        return tx.query(view.merge_sql(state, tx.table(relation)))
+        source, batches = tx.whole(relation, "__appended")
+        return tx.query(view.merge_sql(state, source), __appended=batches)
 
     def rewritten(self, view: ContinuousView, state: State, epoch: int) -> None:
         """The rewrite begun by :meth:`merged` was committed in this epoch."""
