@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import StoreError
 from headrace.store.directory import DATABASE, checksum, damaged, fault_of
 from headrace.store.format import identifier, literal
-from headrace.store.ledger import Ledger
+from headrace.store.ledger import Ledger, rewrite_of
 
 EPOCH_COLUMN = "__epoch"
 """The hidden last column of every stored relation: the epoch a row was written in."""
@@ -115,7 +115,16 @@ class Reading:
                 return pa.table({}) if result is None else result.to_arrow_table()
         finally:
             for name in relations:
-                self.cursor.unregister(name)
+                with suppress(duckdb.TransactionException):  # the query failed: its own error is the one to tell
+                    self.cursor.unregister(name)
+
+    def last_change(self, relation: str) -> int:
+        """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
+        return self._ledger.last_change(key_of(relation), self.epoch)
+
+    def rewritten(self, relation: str) -> int:
+        """The epoch that last stamped all of the relation's rows anew (compaction does); 0 if none did."""
+        return self._ledger.last_change(rewrite_of(key_of(relation)), self.epoch)
 
     def schema(self, relation: str) -> pa.Schema:
         """The schema the relation was created with, ``__epoch`` left out."""

@@ -31,9 +31,9 @@ class Snapshot(Reading):
         # The database shows an epoch as soon as it is committed; nobody may act on one that a crash could take back.
         ledger.durability.wait_for(self.epoch)
 
-    def last_change(self, relation: str) -> int:
-        """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
-        return self._ledger.last_change(key_of(relation), self.epoch)
+    def changed_since(self, relation: str, epoch: int) -> bool:
+        """Whether the relation's content was altered after this snapshot, by ``epoch`` at the latest."""
+        return self._ledger.last_change(key_of(relation), epoch) > self.epoch
 
     @property
     def catalog_epoch(self) -> int:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.errors import CatalogError, StoreError
 from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
-from headrace.store.ledger import CATALOG, Ledger
+from headrace.store.ledger import CATALOG, Ledger, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, key_of, no_relation
 
 
@@ -132,6 +132,7 @@ class Transaction(Reading):
         """
         rows = self._conform(relation, rows)
         self._fill(key_of(relation), rows)
+        self.changed.add(rewrite_of(key_of(relation)))
         if altered:
             self.changed.add(key_of(relation))
 
