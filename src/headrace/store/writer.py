@@ -136,6 +136,8 @@ class Writer:
         with self._synced():
             self._cursor.execute("CHECKPOINT")
         self._log_is_new = True
+        # So that a power cut cannot bring back one from before the epochs that were folded.
+        self._directory.sync_marker()
 
     def _run(self) -> None:
         self._ledger.durability.written_by(threading.get_ident())
