@@ -224,8 +224,8 @@ class Loader:
             limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
             if self._appended[state] > limit:
                 # The rows are committed: what fails now is not their error, and the next insert tries again.
-                # A query of the view goes first, until so much has piled up that this insert must wait for it.
                 with suppress(HeadraceError, duckdb.Error):
+                    # A query of the view goes first, until so much has piled up that this insert must wait for it.
                     self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
 
     def _compact(self, relation: str, *, wait: bool) -> None:

@@ -159,7 +159,7 @@ def test_a_newer_format_is_refused(path: Path) -> None:
 def test_a_file_of_a_later_duckdb_is_refused(path: Path) -> None:
     """Its header has a checksum, so DuckDB's own words stand in for such a file."""
     make(path)
-    said = "Trying to read a file with storage version number 999, but we can only read storage versions up to 67"
+    said = "Trying to read a database file with storage version number 999, but we can only read versions up to 67."
     claimed = directory.Directory(path)
     error = unopenable(claimed, duckdb.IOException(said))
     claimed.release()
