@@ -1,0 +1,114 @@
+"""Flink on AIM: one job keeps all six queries fresh, reading files as they appear.
+
+Events are offered as CSV files, moved into a directory Flink looks at every 50 ms; a file counts as acknowledged
+when it is there. Flink has no place to ask a query: its answer is what the job last printed, folded from the
+changelog. So asking means waiting until the job has seen everything acknowledged before (it prints its count of
+events too) and taking the answer as it stands then. Mini-batches are sent on every 100 ms.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from bench import aim
+from bench.measure import Refused
+from bench.peers.flink import Flink
+from bench.telephone import FROM_SCRATCH, Telephone
+
+INTERVAL = "50 ms"
+LATENCY = "100 ms"
+PATIENCE = 120.0
+CHANGE = re.compile(r"(\w+)(?::\d+)?> ([+-])[IUD]\[(.*)\]$")
+
+
+def _value(text: str) -> Any:
+    """A number of the changelog.
+
+    >>> _value("12"), _value("1.5"), _value("null")
+    (12, 1.5, None)
+    """
+    if text == "null":
+        return None
+    return float(text) if re.search(r"[.EN]", text) else int(text)
+
+
+class FlinkLive:
+    name = "Flink"
+
+    def __init__(self, flink: Flink, directory: Path, people: pa.Table) -> None:
+        self._arriving, self._events = directory / "arriving", directory / "events"
+        customers = directory / "customers"
+        for made in (self._arriving, self._events, customers):
+            made.mkdir()
+        _write(people, customers / "customers.csv")
+        self._lock = threading.Condition()
+        self._answers: dict[str, Counter[str]] = {name: Counter() for name in (*FROM_SCRATCH, "seen")}
+        self._files = self._acknowledged = 0
+        tables: dict[str, list[str | None]] = {
+            "events": [aim.EVENTS, str(self._events), INTERVAL],
+            "customers": [aim.CUSTOMERS.replace(" PRIMARY KEY", ""), str(customers), None],
+        }
+        flink.watch(tables, FROM_SCRATCH | {"seen": "SELECT count(*) AS n FROM events"}, self._changed)
+
+    def _changed(self, line: str) -> None:
+        found = CHANGE.match(line.rstrip())
+        if found:
+            name, sign, row = found.groups()
+            with self._lock:
+                answer = self._answers[name]
+                answer[row] += 1 if sign == "+" else -1
+                if not answer[row]:
+                    del answer[row]
+                if name == "seen":
+                    self._lock.notify_all()
+
+    def insert(self, rows: pa.Table) -> None:
+        self._files += 1
+        file = self._arriving / f"{self._files}.csv"
+        _write(rows, file)
+        file.rename(self._events / file.name)
+        self._acknowledged += rows.num_rows
+
+    def _rows(self, name: str) -> list[str]:
+        return [row for row, times in self._answers[name].items() for _ in range(times)]
+
+    def ask(self, query: str) -> pa.Table:
+        wanted, deadline = self._acknowledged, time.perf_counter() + PATIENCE
+
+        def there() -> bool:
+            return max(map(int, self._rows("seen")), default=0) >= wanted
+
+        with self._lock:
+            if not self._lock.wait_for(there, timeout=deadline - time.perf_counter()):
+                raise Refused(f"events not seen after {PATIENCE:.0f} s")
+            rows = [[_value(text) for text in row.split(", ")] for row in self._rows(query)]
+        columns = re.findall(r"\bAS (\w+)", FROM_SCRATCH[query].split("\nFROM")[0])
+        first = re.match(r"SELECT (?:c\.)?(\w+),", FROM_SCRATCH[query])
+        names = ([first[1]] if first else []) + columns
+        return pa.table({name: pa.array([row[i] for row in rows]) for i, name in enumerate(names)})
+
+
+def _write(rows: pa.Table, file: Path) -> None:
+    pa_csv.write_csv(rows, file, pa_csv.WriteOptions(include_header=False))
+
+
+@contextmanager
+def live(python: Path, people: pa.Table) -> Iterator[Telephone]:
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, Flink(python, LATENCY) as flink:
+        yield FlinkLive(flink, Path(directory), people)
+
+
+def maker(python: Path) -> Any:
+    return partial(live, python)
