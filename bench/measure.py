@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -126,13 +125,16 @@ class AnswersDiffer(AssertionError):
 
 def _same(left: Any, right: Any) -> bool:
     if isinstance(left, float) or isinstance(right, float):
-        return left is not None and right is not None and math.isclose(left, right, rel_tol=1e-12, abs_tol=AVG_TOLERANCE)
+        return (
+            left is not None and right is not None and math.isclose(left, right, rel_tol=1e-12, abs_tol=AVG_TOLERANCE)
+        )
     return bool(left == right)
 
 
 def check_equal(what: str, answers: Iterable[tuple[str, pa.Table]]) -> None:
     """Raise :class:`AnswersDiffer` unless all answers are the same multiset; exact but for doubles.
 
+    >>> from decimal import Decimal
     >>> one = pa.table({"revenue": [Decimal("1.20")]})
     >>> check_equal("Q6", [("a", one), ("b", pa.table({"revenue": [Decimal("1.2")]}))])
     >>> check_equal("Q6", [("a", one), ("b", pa.table({"revenue": [Decimal("1.21")]}))])

@@ -59,6 +59,10 @@ class Telephone(Protocol):
         """The answer over at least everything acknowledged before."""
         ...
 
+    def behind(self) -> int:
+        """Rows acknowledged that no answer shows yet."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Aim:
@@ -67,7 +71,7 @@ class Aim:
     name: str
     offered: float
     acknowledged: float
-    """Events a second, of the schedule and as taken in."""
+    """Events a second: of the schedule, and taken in (acknowledged, and seen by the answers)."""
     lag: Timing
     """How long after its due time each batch was acknowledged."""
     reads: dict[str, Timing]
@@ -107,6 +111,9 @@ class Ours:
     def ask(self, query: str) -> pa.Table:
         return self._db.sql(f"SELECT * FROM {query}").arrow()
 
+    def behind(self) -> int:
+        return 0
+
 
 class Deferred:
     """Rows appended durably to a DuckDB table; each query is computed from them."""
@@ -128,6 +135,9 @@ class Deferred:
 
     def ask(self, query: str) -> pa.Table:
         return cast(pa.Table, self._reader.sql(self._sql[query]).to_arrow_table())
+
+    def behind(self) -> int:
+        return 0
 
 
 @contextmanager
@@ -156,6 +166,7 @@ class _Inserter(threading.Thread):
         """Batches acknowledged."""
         self.lags: list[float] = []
         self.seconds = 0.0
+        self.behind = 0
         self.error: BaseException | None = None
 
     def run(self) -> None:
@@ -170,6 +181,7 @@ class _Inserter(threading.Thread):
                 self.lags.append(time.perf_counter() - due)
                 self.done += 1
             self.seconds = max(time.perf_counter() - start, TICK * self._ticks)
+            self.behind = self._system.behind()
         except BaseException as error:
             self.error = error
 
@@ -223,7 +235,7 @@ def measure(system: Telephone, people: pa.Table, before: int, rate: int, seconds
     result = Aim(
         system.name,
         rows / TICK,
-        rows * inserter.done / inserter.seconds,
+        (rows * inserter.done - inserter.behind) / inserter.seconds,
         Timing(tuple(inserter.lags)),
         {name: Timing(tuple(times)) for name, times in reads.items() if times},
         Timing(tuple(kept)) if kept else None,

@@ -131,15 +131,17 @@ class Flink:
             return self._query(case, Path(empty))[0]
 
     def _query(self, case: Case, lineitem: Path) -> tuple[float, pa.Table]:
-        tables = {name: [ddl(TABLES[name]), str(case.data.bare(name)), None] for name in case.query.tables}
-        tables["lineitem"] = [ddl(LINEITEM), str(lineitem), None]
+        tables = {name: [ddl(TABLES[name]), str(case.data.bare(name).resolve()), None] for name in case.query.tables}
+        tables["lineitem"] = [ddl(LINEITEM), str(lineitem.resolve()), None]
         with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
             file = f"{directory}/answer.arrow"
             reply = self._ask({"tables": tables, "sql": case.sql, "answer": file})
             with pa.OSFile(file) as source:
                 return cast(float, reply["seconds"]), pa.ipc.open_file(source).read_all()
 
-    def watch(self, tables: dict[str, list[str | None]], queries: dict[str, str], changed: Callable[[str], None]) -> None:
+    def watch(
+        self, tables: dict[str, list[str | None]], queries: dict[str, str], changed: Callable[[str], None]
+    ) -> None:
         """Start a job that keeps the queries fresh; ``changed`` gets each line of its changelog, in another thread."""
         self._changed = changed
         self._ask({"tables": tables, "watch": queries})

@@ -79,6 +79,17 @@ def watch(env: Any, request: dict[str, Any]) -> dict[str, Any]:
     return {"started": True}
 
 
+def cause(message: str) -> str:
+    """The innermost cause of a Java stack trace.
+
+    >>> cause("An error\\nCaused by: a.b.Outer: x\\n\\tat y\\nCaused by: c.Inner: no such file\\n\\tat z")
+    'c.Inner: no such file'
+    """
+    lines = message.strip().splitlines()
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (causes[-1] if causes else lines[0])[:300]
+
+
 def main() -> None:
     parallelism, latency = int(sys.argv[1]), sys.argv[2]
     env = environment(parallelism, latency)
@@ -88,7 +99,7 @@ def main() -> None:
         try:
             reply = watch(env, request) if "watch" in request else run(env, request)
         except Exception as error:
-            reply = {"error": str(error).strip().splitlines()[0][:300]}
+            reply = {"error": cause(str(error))}
         print(json.dumps(reply), flush=True)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,14 +83,17 @@ class FlinkLive:
     def _rows(self, name: str) -> list[str]:
         return [row for row, times in self._answers[name].items() for _ in range(times)]
 
-    def ask(self, query: str) -> pa.Table:
-        wanted, deadline = self._acknowledged, time.perf_counter() + PATIENCE
-
-        def there() -> bool:
-            return max(map(int, self._rows("seen")), default=0) >= wanted
-
+    def behind(self) -> int:
         with self._lock:
-            if not self._lock.wait_for(there, timeout=deadline - time.perf_counter()):
+            return self._acknowledged - self._seen()
+
+    def _seen(self) -> int:
+        return max(map(int, self._rows("seen")), default=0)
+
+    def ask(self, query: str) -> pa.Table:
+        wanted = self._acknowledged
+        with self._lock:
+            if not self._lock.wait_for(lambda: self._seen() >= wanted, timeout=PATIENCE):
                 raise Refused(f"events not seen after {PATIENCE:.0f} s")
             rows = [[_value(text) for text in row.split(", ")] for row in self._rows(query)]
         columns = re.findall(r"\bAS (\w+)", FROM_SCRATCH[query].split("\nFROM")[0])
