@@ -111,7 +111,9 @@ def refresh_bars(result: Refresh) -> list[Bar]:
 
 
 def views_bar(result: Views) -> Bar:
-    return at_most(f"{COUNTS[-1]} views on one stream, cost relative to one", result.growth, VIEWS_GROWTH, "x")
+    return at_most(
+        f"{COUNTS[-1]} views on one stream, cost relative to one", result.growth(COUNTS[-1]), VIEWS_GROWTH, "x"
+    )
 
 
 def memory_bar(results: Sequence[Memory]) -> Bar:
