@@ -68,12 +68,12 @@ def _milliseconds(timing: Timing | None) -> str:
 
 def tpch_section(
     outcomes: Mapping[str, Mapping[str, Outcome]],
-    reading: Mapping[str, float],
+    empty: Mapping[str, float],
     scale: float,
     runs: int,
     plots: Mapping[str, str],
 ) -> list[str]:
-    """``outcomes`` by format and query; ``reading`` is Flink's time without a row of lineitem, by query."""
+    """``outcomes`` by format and query; ``empty`` is Flink's time without a row of lineitem, by query."""
     lines = [
         "## TPC-H, insert to answer",
         "",
@@ -110,7 +110,7 @@ def tpch_section(
         prose(f"""
             - Flink SQL: streaming mode, parallelism as cores, mini-batch with two-phase aggregation and object reuse
             on, in a warm process, from submitting to the last change of the answer. lineitem lies in pieces without
-            header for it, so that all cores read. Its PyPI package has no Parquet format. {_reading(reading)}"""),
+            header for it, so that all cores read. Its PyPI package has no Parquet format. {_empty(empty)}"""),
         "- DuckDB once: the query over the file; static tables in its memory. It keeps nothing: the limit, not a peer.",
         "- Deferred maintenance: the rows are appended to a table of a DuckDB file and the query runs over the table.",
         "",
@@ -118,11 +118,13 @@ def tpch_section(
     return lines
 
 
-def _reading(reading: Mapping[str, float]) -> str:
-    if not reading:
+def _empty(empty: Mapping[str, float]) -> str:
+    if not empty:
         return ""
-    figures = ", ".join(f"{name} {seconds:.2f}" for name, seconds in reading.items())
-    return f"It has nowhere to keep static tables: without a row of lineitem the same jobs take {figures} s."
+    figures = ", ".join(f"{name} {seconds:.2f}" for name, seconds in empty.items())
+    return f"""
+        Its time has the start of the job in it, and reading the static tables, which it has nowhere to keep: without
+        a row of lineitem the same jobs take {figures} s."""
 
 
 def plant_section(result: PlantResult) -> list[str]:

@@ -4,7 +4,7 @@ The process is started once and stays warm: Flink's mini-cluster has run the que
 time is from submitting the query to the last change of its answer, collected and folded in Flink's process.
 Flink's CSV reader takes whole files and no header, so lineitem is given to it in pieces of its own; the PyPI
 package has no Parquet format, so only CSV is asked. Flink has nowhere to keep a static table: each job reads
-them again, and :meth:`Flink.reading_tables` says how long that takes.
+them again, and :meth:`Flink.without_rows` says how long that and starting the job take.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ class Flink:
             raise Refused("no Parquet format in the PyPI package")
         return self._query(case, case.data.bare("lineitem"))
 
-    def reading_tables(self, case: Case) -> float:
-        """Seconds of the same job without a row of lineitem: what starting it and reading the tables takes."""
+    def without_rows(self, case: Case) -> float:
+        """Seconds of the same job without a row of lineitem."""
         with tempfile.TemporaryDirectory(prefix="headrace-bench-") as empty:
             Path(empty, "none.csv").touch()
             return self._query(case, Path(empty))[0]
