@@ -141,10 +141,11 @@ class Flink:
 
     def watch(
         self, tables: dict[str, list[str | None]], queries: dict[str, str], changed: Callable[[str], None]
-    ) -> None:
-        """Start a job that keeps the queries fresh; ``changed`` gets each line of its changelog, in another thread."""
+    ) -> dict[str, list[str]]:
+        """Start a job that keeps the queries fresh; returns the columns of each. ``changed`` gets each line of its
+        changelog, in another thread."""
         self._changed = changed
-        self._ask({"tables": tables, "watch": queries})
+        return cast(dict[str, list[str]], self._ask({"tables": tables, "watch": queries})["columns"])
 
     def __enter__(self) -> Flink:
         return self

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -42,7 +43,7 @@ def create(env: Any, tables: dict[str, Any]) -> None:
         env.execute_sql(f"DROP TEMPORARY TABLE IF EXISTS {name}")
         env.execute_sql(
             f"CREATE TEMPORARY TABLE {name} ({columns}) WITH ('connector' = 'filesystem', 'format' = 'csv',"
-            f" 'path' = 'file://{directory}'{every})"
+            f" 'csv.null-literal' = '', 'path' = 'file://{directory}'{every})"
         )
 
 
@@ -67,16 +68,26 @@ def run(env: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def watch(env: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Start one job for all the queries; lines like ``name:1> +U[3, 4]`` follow on standard output."""
+    """Start one job for all the queries; lines like ``name:1> +U[3, 4]`` follow on standard output, and if the
+    job ends by an error, a line ``failed> …``."""
     from pyflink.table import TableDescriptor
 
     create(env, request["tables"])
     statements = env.create_statement_set()
-    for name, sql in request["watch"].items():
+    queries = {name: env.sql_query(sql) for name, sql in request["watch"].items()}
+    for name, query in queries.items():
         sink = TableDescriptor.for_connector("print").option("print-identifier", name).build()
-        statements.add_insert(sink, env.sql_query(sql))
-    statements.execute()
-    return {"started": True}
+        statements.add_insert(sink, query)
+    job = statements.execute()
+
+    def report_its_end() -> None:
+        try:
+            job.wait()
+        except Exception as error:
+            print(f"failed> {cause(str(error))}", flush=True)
+
+    threading.Thread(target=report_its_end, daemon=True).start()
+    return {"columns": {name: query.get_schema().get_field_names() for name, query in queries.items()}}
 
 
 def cause(message: str) -> str:

@@ -55,13 +55,18 @@ class FlinkLive:
         self._lock = threading.Condition()
         self._answers: dict[str, Counter[str]] = {name: Counter() for name in (*FROM_SCRATCH, "seen")}
         self._files = self._acknowledged = 0
+        self._failed: str | None = None
         tables: dict[str, list[str | None]] = {
             "events": [aim.EVENTS, str(self._events), INTERVAL],
             "customers": [aim.CUSTOMERS.replace(" PRIMARY KEY", ""), str(customers), None],
         }
-        flink.watch(tables, FROM_SCRATCH | {"seen": "SELECT count(*) AS n FROM events"}, self._changed)
+        self._columns = flink.watch(tables, FROM_SCRATCH | {"seen": "SELECT count(*) AS n FROM events"}, self._changed)
 
     def _changed(self, line: str) -> None:
+        if line.startswith("failed> "):
+            with self._lock:
+                self._failed = line.removeprefix("failed> ").strip()
+                self._lock.notify_all()
         found = CHANGE.match(line.rstrip())
         if found:
             name, sign, row = found.groups()
@@ -93,13 +98,12 @@ class FlinkLive:
     def ask(self, query: str) -> pa.Table:
         wanted = self._acknowledged
         with self._lock:
-            if not self._lock.wait_for(lambda: self._seen() >= wanted, timeout=PATIENCE):
+            if not self._lock.wait_for(lambda: self._failed or self._seen() >= wanted, timeout=PATIENCE):
                 raise Refused(f"events not seen after {PATIENCE:.0f} s")
+            if self._failed:
+                raise Refused(self._failed)
             rows = [[_value(text) for text in row.split(", ")] for row in self._rows(query)]
-        columns = re.findall(r"\bAS (\w+)", FROM_SCRATCH[query].split("\nFROM")[0])
-        first = re.match(r"SELECT (?:c\.)?(\w+),", FROM_SCRATCH[query])
-        names = ([first[1]] if first else []) + columns
-        return pa.table({name: pa.array([row[i] for row in rows]) for i, name in enumerate(names)})
+        return pa.table({name: pa.array([row[i] for row in rows]) for i, name in enumerate(self._columns[query])})
 
 
 def _write(rows: pa.Table, file: Path) -> None:
