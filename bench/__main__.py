@@ -36,7 +36,7 @@ class Sizes:
     aim_customers: int = 1_000_000
     aim_before: int = 4
     aim_rates: tuple[int, ...] = (10_000, 50_000)
-    aim_seconds: float = 40.0
+    aim_seconds: float = 30.0
     refresh_rows: int = 10_000_000
     refresh_groups: int = 100_000
     refresh_runs: int = 30

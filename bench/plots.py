@@ -61,12 +61,12 @@ def tpch(outcomes: Mapping[str, Outcome], file: Path) -> str:
 
 
 def aim(results: Sequence[Aim], file: Path) -> str:
-    """Median read after new input of every query, by system, at the highest rate."""
+    """Median read after new input of every query at the highest rate; a system that pushes has one value."""
     rate = max(result.offered for result in results)
     top = [result for result in results if result.offered == rate]
     queries = list(dict.fromkeys(query for result in top for query in result.reads))
     figure, axes = _figure()
-    series = {r.name: [1e3 * r.reads[q].p50 if q in r.reads else None for q in queries] for r in top}
+    series = {r.name: [1e3 * r.reads.get(q, r.all_reads).p50 for q in queries] for r in top}
     _side_by_side(axes, [query.upper() for query in queries], series)
     axes.set_ylabel(f"ms, p50 at {rate:,.0f} events/s")
     axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.15))

@@ -169,7 +169,7 @@ def aim_section(
             {customers:,} customers with {before} calls each before the clock starts; {seconds:g} s at each rate, a
             batch every {1e3 * TICK:.0f} ms on a schedule that does not wait, while another thread asks the six
             queries at random without pause. Milliseconds p50 / p99 of reads that find new input; the last column is
-            of those that find none (answered from what is kept). Lag is from a batch's due time until it is
+            of those that find none (answered by Headrace from what is kept). Lag is from a batch's due time until it is
             acknowledged, durable for Headrace and DuckDB. At the end all answers are compared with DuckDB's over all
             events."""),
         "",
@@ -179,10 +179,9 @@ def aim_section(
         *([""] if refusals else []),
         *picture(plot, "AIM, median read by query"),
         prose("""
-            Deferred maintenance appends to a DuckDB table and computes each query from it. Flink keeps all six
-            queries fresh in one job fed with files; it cannot be asked, so a read is the time until its job has seen
-            everything that was acknowledged when the question came, and what it took in is what its job had seen when
-            the last batch was due."""),
+            Deferred maintenance appends to a DuckDB table and computes each query from it. Flink keeps all six queries
+            fresh in one job fed with files; it cannot be asked, so its figure is how long after a batch is acknowledged
+            its job has seen it, and what it took in is what its job had seen when the last batch was acknowledged."""),
         "",
     ]
 

@@ -4,6 +4,7 @@ One thread offers batches on a schedule that does not wait for the system; anoth
 other, each with equal probability, without pause. Everything happens in one process, as Headrace is used. Every
 customer has calls already when the clock starts. At the end all answers are compared with DuckDB's over all events.
 
+A system that pushes its answers is not asked; how long they take to show each batch stands for its reads.
 A read that finds nothing new since the last read of its view is answered from what is kept; the bars are held
 against the others, those *after new input*.
 """
@@ -63,6 +64,11 @@ class Telephone(Protocol):
         """Rows acknowledged that no answer shows yet."""
         ...
 
+    def waits(self) -> list[float] | None:
+        """None for a system that is asked. One that pushes its answers: for each batch, in order, the seconds from
+        its acknowledgement until the answers had seen it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Aim:
@@ -78,6 +84,8 @@ class Aim:
     """After new input, by query; those never asked are left out."""
     kept: Timing | None
     """Reads that found nothing new."""
+    pushed: Timing | None = None
+    """Of a system that pushes its answers: how long after each batch they had it."""
 
     @property
     def held(self) -> bool:
@@ -86,7 +94,7 @@ class Aim:
 
     @property
     def all_reads(self) -> Timing:
-        return Timing(tuple(s for timing in self.reads.values() for s in timing.runs))
+        return self.pushed or Timing(tuple(s for timing in self.reads.values() for s in timing.runs))
 
 
 class Ours:
@@ -114,6 +122,9 @@ class Ours:
     def behind(self) -> int:
         return 0
 
+    def waits(self) -> None:
+        return None
+
 
 class Deferred:
     """Rows appended durably to a DuckDB table; each query is computed from them."""
@@ -138,6 +149,9 @@ class Deferred:
 
     def behind(self) -> int:
         return 0
+
+    def waits(self) -> None:
+        return None
 
 
 @contextmanager
@@ -220,7 +234,8 @@ def measure(system: Telephone, people: pa.Table, before: int, rate: int, seconds
     seen = dict.fromkeys(names, -1)
     choice = random.Random(3)
     inserter.start()
-    while inserter.is_alive():
+    asked_for_answers = system.waits() is None
+    while inserter.is_alive() and asked_for_answers:
         name, done = choice.choice(names), inserter.done
         start = time.perf_counter()
         system.ask(name)
@@ -232,6 +247,7 @@ def measure(system: Telephone, people: pa.Table, before: int, rate: int, seconds
         raise inserter.error
     taken = [batch(count, rows, len(fill) + turn) for turn in range(inserter.done)]
     _check(system, people, fill + taken)
+    waits = system.waits()
     result = Aim(
         system.name,
         rows / TICK,
@@ -239,6 +255,7 @@ def measure(system: Telephone, people: pa.Table, before: int, rate: int, seconds
         Timing(tuple(inserter.lags)),
         {name: Timing(tuple(times)) for name, times in reads.items() if times},
         Timing(tuple(kept)) if kept else None,
+        Timing(tuple(waits[len(fill) :])) if waits else None,
     )
     asked = result.all_reads
     note(
