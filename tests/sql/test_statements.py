@@ -145,7 +145,7 @@ OPTIONS: list[tuple[str, dict[str, str]]] = [
     ("WITH CSV HEADER", {"format": "csv", "header": "true"}),
     ("(FORMAT parquet)", {"format": "parquet"}),
     ("WITH (FORMAT = 'CSV', HEADER false)", {"format": "csv", "header": "false"}),
-    ("(HEADER = on, QUOTED_NEWLINES off)", {"header": "true", "quoted_newlines": "false"}),
+    ("(HEADER = on, FORMAT json)", {"header": "true", "format": "json"}),
     (r"(DELIMITER '\t', QUOTE '''', NULL '')", {"delimiter": "\t", "quote": "'", "null": ""}),
     ("DELIMITER ';' NULL = 'NULL' HEADER", {"delimiter": ";", "null": "NULL", "header": "true"}),
 ]

@@ -114,7 +114,7 @@ _NOT_YET = {
     "ROLLBACK": "transactions of several statements",
 }
 _QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "("}
-COPY_OPTIONS = ("format", "header", "delimiter", "quote", "null", "quoted_newlines")
+COPY_OPTIONS = ("format", "header", "delimiter", "quote", "null")
 
 
 def split_statements(text: str) -> list[str]:
@@ -318,15 +318,17 @@ class _Reader:
     def copy_option(self, options: dict[str, str]) -> None:
         position = self.position()
         option = self.word().lower()
-        if option in ("csv", "parquet"):
+        if option in ("csv", "json", "parquet"):
             self.at += 1
             option, value = "format", option
         elif option == "format":
             self.at += 1
             self.take("=")
-            value = self.tokens[self.at].text.lower() if self.at < len(self.tokens) else self.fail("csv or parquet")
+            value = (
+                self.tokens[self.at].text.lower() if self.at < len(self.tokens) else self.fail("csv, json or parquet")
+            )
             self.at += 1
-        elif option in ("header", "quoted_newlines"):
+        elif option == "header":
             self.at += 1
             self.take("=")
             value = "true"
