@@ -21,7 +21,7 @@ import pyarrow as pa
 from headrace import catalog as definitions
 from headrace import query
 from headrace.catalog import Catalog, Relation, Stream, Table, View
-from headrace.definition import Definer
+from headrace.definition import Definer, columns_of
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
@@ -188,6 +188,8 @@ class Database:
                 return self._result(self._rows(_Kept(statement)))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
                 return self._done(self._definer.create(statement))
+            case s.CreateTableAs():
+                return self._create_table_as(statement)
             case s.Drop():
                 return self._done(self._definer.drop(statement))
             case s.Insert():
@@ -214,6 +216,14 @@ class Database:
         target = self._target(statement.name, statement.position)
         count = self._loader.insert(target, self._rows(_Kept(statement)))
         return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+
+    def _create_table_as(self, statement: s.CreateTableAs) -> Result:
+        with self._runtime.tables_lock:
+            if self._definer.exists(statement):
+                return self._done(f"{statement.name} exists already")
+            query_ = s.Query(statement.query)
+            columns = columns_of(self.plan(query_), statement.name, statement.position)
+            return self._done(self._definer.create_filled(Table(statement.name, columns), self._rows(_Kept(query_))))
 
     def _rows(self, kept: _Kept) -> pa.Table:
         """The rows of a query, planned under the very catalog its snapshot has.

@@ -14,13 +14,14 @@ from sqlglot import exp
 from headrace import query, tables
 from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of, to_json
 from headrace.engine.analyzer import SparkAnalyzer
-from headrace.errors import CatalogError, NotYetSupported, ViewRefused
+from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
+from headrace.plan.nodes import Node
 from headrace.plan.split import SplitPlan
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
 from headrace.store import Snapshot, Transaction
-from headrace.types import arrow_schema
+from headrace.types import VOID, Field, Schema, arrow_schema
 from headrace.view.compiled import (
     ContinuousView,
     InsertPipeline,
@@ -42,9 +43,8 @@ class Definer:
 
     def create(self, statement: s.CreateStream | s.CreateTable | s.CreateView) -> str:
         with self._runtime.tables_lock:
-            if statement.if_not_exists and self._runtime.catalog.find(statement.name) is not None:
+            if self.exists(statement):
                 return f"{statement.name} exists already"
-            self._runtime.catalog.require_free(statement.name, statement.position)
             if isinstance(statement, s.CreateView):
                 return self._create_view(statement)
             relation: Relation
@@ -62,6 +62,36 @@ class Definer:
 
             self._define(self._runtime.catalog.with_relation(relation), relation, work)
             return f"{kind_of(relation)} {relation.name} created"
+
+    def exists(self, statement: s.Create) -> bool:
+        """Whether the name is taken; an error unless the statement says IF NOT EXISTS."""
+        if statement.if_not_exists:
+            return self._runtime.catalog.find(statement.name) is not None
+        self._runtime.catalog.require_free(statement.name, statement.position)
+        return False
+
+    def create_filled(self, table: Table, rows: pa.Table) -> str:
+        """A table and its first rows, in one commit."""
+        relation = tables.tail_of(table.name)
+        rows = rows.rename_columns([c.name for c in table.columns]).cast(arrow_schema(table.columns))
+        file = self._runtime.store.new_segment(relation) if rows.num_rows >= tables.TAIL_ROWS else None
+
+        def work(tx: Transaction) -> None:
+            tx.create_relation(relation, arrow_schema(table.columns))
+            if file is None:
+                tx.append(relation, rows)
+            else:
+                tx.add_segment(relation, file, rows.num_rows)
+
+        try:
+            if file is not None:
+                pq.write_table(rows, file)
+            self._define(self._runtime.catalog.with_relation(table), table, work)
+        except BaseException:
+            if file is not None and file.exists():
+                self._runtime.store.discard(file)
+            raise
+        return f"table {table.name} created with {rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'}"
 
     def drop(self, statement: s.Drop) -> str:
         with self._runtime.tables_lock:
@@ -212,6 +242,27 @@ class Definer:
             self._runtime.writer_version = before
             raise
         self._runtime.catalog = catalog
+
+
+def columns_of(plan: Node, table: str, at: Position) -> Schema:
+    """The columns a table made from a query has; each must have a name of its own and a type a table can hold."""
+    seen: set[str] = set()
+    for column in plan.output:
+        if column.name.lower() in seen:
+            raise SqlError(
+                "COLUMN_ALREADY_EXISTS",
+                f"{table} would have two columns named {column.name}",
+                position=at,
+                hint="give one an alias",
+            )
+        seen.add(column.name.lower())
+        if not column.type.is_native or column.type == VOID:
+            raise NotYetSupported(
+                f"a table column of type {column.type.sql} ({column.name})",
+                position=at,
+                hint=f"cast it in the query, for example CAST({column.name} AS STRING) AS {column.name}",
+            )
+    return tuple(Field(c.name, c.type) for c in plan.output)
 
 
 _NONDETERMINISTIC = {

@@ -39,6 +39,14 @@ class CreateTable:
 
 
 @dataclass(frozen=True)
+class CreateTableAs:
+    name: str
+    query: exp.Expr
+    if_not_exists: bool
+    position: Position
+
+
+@dataclass(frozen=True)
 class CreateView:
     name: str
     columns: tuple[str, ...]
@@ -95,7 +103,8 @@ class Drop:
     position: Position
 
 
-Statement = CreateStream | CreateTable | CreateView | Insert | Copy | Query | Explain | Show | Describe | Drop
+Create = CreateStream | CreateTable | CreateTableAs | CreateView
+Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word.
 _NOT_YET = {
@@ -214,9 +223,8 @@ class _Reader:
 
     def statement(self) -> Statement:
         first = self.word()
-        if first == "TABLE":  # TABLE t is FROM t
-            start, end = self.tokens[0].start, self.tokens[0].end + 1
-            return Query(_query(self.text[:start] + "FROM ".ljust(end - start) + self.text[end:]))
+        if first == "TABLE":
+            return Query(_query(self.from_for_table(0)))
         if first in _QUERY_STARTS:
             return Query(_query(self.text))
         if first == "CREATE":
@@ -411,23 +419,49 @@ class _Reader:
         self.refuse_options(tree, "WITH (…) and other options of a stream")
         return CreateStream(found.name, found.columns, bool(tree.args.get("exists")), self.position_of_name(tree))
 
-    def create_table(self) -> CreateTable:
-        tree = parse_tree(self.text)
-        if tree.args.get("expression") is not None:
-            raise NotYetSupported(
-                "CREATE TABLE … AS", position=self.position(), hint="CREATE TABLE, then INSERT … SELECT"
-            )
+    def create_table(self) -> CreateTable | CreateTableAs:
+        tree = parse_tree(self.with_query())
+        query = tree.args.get("expression")
+        if query is not None:
+            return self.create_table_as(tree, query)
         self.refuse_options(tree, "USING, LOCATION, LIKE and other options of a table")
         found = definition(tree)
         exists = bool(tree.args.get("exists"))
         return CreateTable(found.name, found.columns, found.key, exists, self.position_of_name(tree))
+
+    def create_table_as(self, tree: exp.Expr, query: exp.Expr) -> CreateTableAs:
+        if not isinstance(query, exp.Query | exp.Values):
+            self.at = len(self.tokens)
+            self.fail("AS and a query")
+        self.refuse_options(tree, "USING, LOCATION and other options of CREATE TABLE … AS")
+        if isinstance(tree.this, exp.Schema):
+            raise SqlError(
+                "SCHEMA_IN_CREATE_TABLE_AS",
+                "CREATE TABLE … AS has no column list: names and types are the query's",
+                position=node_at(tree.this.expressions[0]) if tree.this.expressions else self.position_of_name(tree),
+                hint="leave it out; name and cast the columns in the query",
+            )
+        name = relation_name(tree.this)
+        return CreateTableAs(name, query, bool(tree.args.get("exists")), self.position_of_name(tree))
+
+    def with_query(self) -> str:
+        """The text with ``AS TABLE r`` written as ``AS FROM r``, which sqlglot reads."""
+        for at in range(2, len(self.tokens) - 1):
+            if self.word(at) == "AS":
+                return self.from_for_table(at + 1) if self.word(at + 1) == "TABLE" else self.text
+        return self.text
+
+    def from_for_table(self, at: int) -> str:
+        """``TABLE r`` is ``FROM r``, which is as long, so that positions stay true."""
+        start, end = self.tokens[at].start, self.tokens[at].end + 1
+        return self.text[:start] + "FROM ".ljust(end - start) + self.text[end:]
 
     def refuse_options(self, tree: exp.Expr, what: str) -> None:
         if options := tree.args.get("properties"):
             raise NotYetSupported(what, position=node_at(options) or self.position_of_name(tree))
 
     def create_view(self) -> CreateView:
-        tree = parse_tree(self.text)
+        tree = parse_tree(self.with_query())
         query = tree.args.get("expression")
         if not isinstance(query, exp.Query | exp.Values):
             self.at = len(self.tokens)
