@@ -28,6 +28,7 @@ from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
+from headrace.file_tables import refresh, refuse_rows
 from headrace.loading import Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
@@ -237,6 +238,7 @@ class Database:
             if prepared is None:
                 prepared = kept.keep(version, query.Prepared(self._runtime, self._plan_of(kept.statement)))
             views = {scan.relation: self._views.get(scan.relation.lower()) for scan in prepared.scans}
+            refresh(self._runtime, self._file_tables(prepared, views))
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
                     try:
@@ -245,6 +247,13 @@ class Database:
                         if self._runtime.writer_version == version:
                             raise
             time.sleep(0.001)
+
+    def _file_tables(self, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]) -> list[Table]:
+        """The tables over files a query reads, by itself or through a continuous view."""
+        names = {scan.relation for scan in prepared.scans if scan.kind == "table"}
+        names.update(name for view in views.values() if view is not None for name in view.upper_tables)
+        found = [self.catalog.find(name) for name in sorted(names)]
+        return [t for t in found if isinstance(t, Table) and t.files is not None]
 
     def _plan_of(self, statement: s.Query | s.Insert) -> Node:
         if isinstance(statement, s.Query):
@@ -309,6 +318,8 @@ class Database:
                 position=position,
                 hint=f"insert into what it reads: {', '.join(relation.reads)}",
             )
+        if isinstance(relation, Table):
+            refuse_rows(relation, position)
         return relation
 
     def _result(self, rows: pa.Table, *, whole: bool = False) -> Result:

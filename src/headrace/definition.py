@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlglot import exp
 
-from headrace import query, tables
-from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of, to_json
+from headrace import file_tables, query, tables
+from headrace.catalog import Catalog, FileSource, Relation, Stream, Table, View, kind_of, to_json
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
 from headrace.plan.nodes import Node
@@ -50,6 +50,8 @@ class Definer:
             relation: Relation
             if isinstance(statement, s.CreateStream):
                 relation = Stream(statement.name, statement.columns)
+            elif statement.files is not None:
+                return self._create_over_files(statement, statement.files)
             else:
                 key = {k.lower() for k in statement.primary_key}
                 relation = Table(
@@ -92,6 +94,19 @@ class Definer:
                 self._runtime.store.discard(file)
             raise
         return f"table {table.name} created with {rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'}"
+
+    def _create_over_files(self, statement: s.CreateTable, source: FileSource) -> str:
+        table = file_tables.declared(statement.name, statement.columns, source, statement.position)
+        found = file_tables.mark(table)
+
+        def work(tx: Transaction) -> None:
+            tx.create_relation(tables.tail_of(table.name), file_tables.MANIFEST)
+            tx.append(tables.tail_of(table.name), file_tables.manifest(found))
+
+        self._define(self._runtime.catalog.with_relation(table), table, work)
+        self._runtime.file_marks[table] = found
+        files = f"{len(found):,} file{'' if len(found) == 1 else 's'}"
+        return f"table {table.name} created over {files}, read at each query"
 
     def drop(self, statement: s.Drop) -> str:
         with self._runtime.tables_lock:

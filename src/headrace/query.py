@@ -24,6 +24,8 @@ from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
 from headrace.engine.spark import Relation, leaf, run_plan
 from headrace.engine.worker import conform
+from headrace.errors import HeadraceError
+from headrace.file_tables import Opened, open_files
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node, Project, Scan, walk_plan
 from headrace.runtime import Runtime
@@ -99,6 +101,31 @@ def place_of(runtime: Runtime, plan: Node) -> Choice:
 def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Leaves = NO_LEAVES) -> pa.Table:
     """The plan's rows as of the snapshot."""
     prepared = plan if isinstance(plan, Prepared) else Prepared(runtime, plan)
+    opened = _opened(runtime, prepared)
+    if opened:
+        arrow = {key: found.rows for key, found in opened.items() if found.rows is not None}
+        texts = {key: found.sql for key, found in opened.items() if found.rows is None}
+        leaves = Leaves({**leaves.arrow, **arrow}, {**leaves.sql, **texts})
+    try:
+        return _run(runtime, snapshot, prepared, leaves)
+    except HeadraceError as error:
+        for found in opened.values():
+            error = found.explain(error)
+        raise error from None
+
+
+def _opened(runtime: Runtime, prepared: Prepared) -> dict[Relation, Opened]:
+    """The tables over files among the leaves, each read once however often the plan names it."""
+    found: dict[Relation, Opened] = {}
+    for scan in prepared.scans:
+        table = runtime.catalog.find(scan.relation) if scan.kind == "table" else None
+        if isinstance(table, Table) and table.files is not None and leaf(scan) not in found:
+            fields = {f for s in prepared.scans if leaf(s) == leaf(scan) for f in s.fields}
+            found[leaf(scan)] = open_files(runtime, table, fields)
+    return found
+
+
+def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
     if prepared.choice.place is Place.NATIVE:
         try:
             return _run_native(runtime, snapshot, prepared, leaves)
@@ -150,7 +177,10 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Scan, leaves: Leaves)
     if key in leaves.arrow:
         return leaves.arrow[key]
     if key in leaves.sql:
-        return snapshot.query(leaves.sql[key])
+        try:
+            return snapshot.query(leaves.sql[key])
+        except duckdb.Error as error:
+            raise from_duckdb(error) from None
     table: Table = runtime.catalog.get(scan.relation, Table)
     names = ", ".join(quote_native(c.name) for c in table.columns)
     return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table)}")

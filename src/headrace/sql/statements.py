@@ -13,8 +13,11 @@ from typing import NoReturn, TypeVar
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
+from headrace.catalog import FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.columns import definition
+from headrace.sql.copy_options import copy_options
+from headrace.sql.files_clause import files_clause, using_at
 from headrace.sql.parsing import blank, node_at, parse_tree, place, relation_name, tokens
 from headrace.types import Schema
 
@@ -36,6 +39,8 @@ class CreateTable:
     primary_key: tuple[str, ...]
     if_not_exists: bool
     position: Position
+    files: FileSource | None = None
+    """Where its rows lie, if they are not its own; ``columns`` may then be empty."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,6 @@ _NOT_YET = {
     "ROLLBACK": "transactions of several statements",
 }
 _QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "("}
-COPY_OPTIONS = ("format", "header", "delimiter", "quote", "null")
 
 
 def split_statements(text: str) -> list[str]:
@@ -313,50 +317,7 @@ class _Reader:
         if not self.take("FROM"):
             self.fail("FROM 'path'")
         path = self.string("a quoted path or glob")
-        options: dict[str, str] = {}
-        more = self.take("WITH")
-        if self.take("("):
-            self.comma_separated(lambda: self.copy_option(options))
-        elif more and self.at == len(self.tokens):
-            self.fail("COPY options")
-        while self.at < len(self.tokens):
-            self.copy_option(options)
-        return Copy(name, tuple(columns), path, options, position)
-
-    def copy_option(self, options: dict[str, str]) -> None:
-        position = self.position()
-        option = self.word().lower()
-        if option in ("csv", "json", "parquet"):
-            self.at += 1
-            option, value = "format", option
-        elif option == "format":
-            self.at += 1
-            self.take("=")
-            value = (
-                self.tokens[self.at].text.lower() if self.at < len(self.tokens) else self.fail("csv, json or parquet")
-            )
-            self.at += 1
-        elif option == "header":
-            self.at += 1
-            self.take("=")
-            value = "true"
-            if self.word() in ("TRUE", "FALSE", "ON", "OFF"):
-                value = "true" if self.word() in ("TRUE", "ON") else "false"
-                self.at += 1
-        elif option in ("delimiter", "quote", "null"):
-            self.at += 1
-            self.take("=")
-            value = self.string(f"a quoted {option}")
-        elif not option.isidentifier():
-            self.fail("a COPY option")
-        else:
-            known = ", ".join(o.upper() for o in COPY_OPTIONS)
-            raise SqlError(
-                "COPY_OPTION_UNKNOWN", f"COPY has no option {option}", position=position, hint=f"it has {known}"
-            )
-        if option in options:
-            raise SqlError("COPY_REPEATED_OPTION", f"{option.upper()} is given twice", position=position)
-        options[option] = value
+        return Copy(name, tuple(columns), path, copy_options(self), position)
 
     def comma_separated(self, read: Callable[[], T]) -> list[T]:
         found = [read()]
@@ -420,14 +381,33 @@ class _Reader:
         return CreateStream(found.name, found.columns, bool(tree.args.get("exists")), self.position_of_name(tree))
 
     def create_table(self) -> CreateTable | CreateTableAs:
+        using = using_at(self)
+        if using is not None:
+            return self.create_file_table(using)
         tree = parse_tree(self.with_query())
         query = tree.args.get("expression")
         if query is not None:
             return self.create_table_as(tree, query)
-        self.refuse_options(tree, "USING, LOCATION, LIKE and other options of a table")
+        self.refuse_options(tree, "LOCATION without USING, LIKE and other options of a table")
         found = definition(tree)
         exists = bool(tree.args.get("exists"))
         return CreateTable(found.name, found.columns, found.key, exists, self.position_of_name(tree))
+
+    def create_file_table(self, using: int) -> CreateTable:
+        files = files_clause(self, using)
+        tree = parse_tree(blank(self.text, self.tokens[using].start, len(self.text)))
+        exists, at = bool(tree.args.get("exists")), self.position_of_name(tree)
+        if not isinstance(tree.this, exp.Schema):
+            return CreateTable(relation_name(tree.this), (), (), exists, at, files)
+        found = definition(tree)
+        if found.key:
+            raise SqlError(
+                "FILES_WITH_KEY",
+                f"table {found.name} lies in files and cannot have a PRIMARY KEY",
+                position=node_at(found.key_tree),
+                hint="whoever writes the files could break it; leave the key out",
+            )
+        return CreateTable(found.name, found.columns, (), exists, at, files)
 
     def create_table_as(self, tree: exp.Expr, query: exp.Expr) -> CreateTableAs:
         if not isinstance(query, exp.Query | exp.Values):

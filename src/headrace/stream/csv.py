@@ -44,6 +44,7 @@ LOOK_BACK_LIMIT = 1 << 20
 BOM = b"\xef\xbb\xbf"
 """The byte-order mark of UTF-8."""
 _SHOWN = 60
+_ALIASES = {"delim": "delimiter", "sep": "delimiter", "nullstr": "null", "nullvalue": "null"}
 KERNEL_BYTES = 4 << 20
 """Pieces at least this large are read by the compiled kernel; smaller ones do not pay for loading it."""
 
@@ -85,7 +86,7 @@ class CsvOptions:
         """
         known: dict[str, Any] = {"delimiter": delimiter}
         for name, value in options.items():
-            key = {"delim": "delimiter", "sep": "delimiter", "nullstr": "null"}.get(name.lower(), name.lower())
+            key = _ALIASES.get(name.lower(), name.lower())
             if key not in ("header", "delimiter", "quote", "null"):
                 raise SqlError(
                     "COPY_OPTION_UNKNOWN",
