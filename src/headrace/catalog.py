@@ -113,6 +113,20 @@ class Catalog:
         """The views that read the relation, by name."""
         return [r for r in self.views() if name.lower() in (n.lower() for n in r.reads)]
 
+    def all_dependents(self, name: str) -> list[View]:
+        """The views that read the relation, by themselves or through other views.
+
+        >>> c = Catalog().with_relation(Table("t", ()))
+        >>> for view, read in (("v", "t"), ("w", "v")):
+        ...     c = c.with_relation(View(view, (), "", False, (read,)))
+        >>> [v.name for v in c.all_dependents("t")]
+        ['v', 'w']
+        """
+        found = self.dependents(name)
+        for view in found:  # grows while it is walked
+            found += [v for v in self.dependents(view.name) if v not in found]
+        return found
+
     def views(self) -> list[View]:
         return [r for r in self.relations.values() if isinstance(r, View)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,36 +115,43 @@ class Definer:
                 return f"{statement.name} does not exist"
             kinds: dict[str, type] = {"stream": Stream, "table": Table, "view": View}
             relation: Relation = catalog.get(statement.name, kinds[statement.kind], position=statement.position)
-            dependents = catalog.dependents(relation.name)
-            if dependents:
-                names = ", ".join(v.name for v in dependents)
+            dependents = catalog.all_dependents(relation.name)
+            if dependents and not statement.cascade:
+                names = ", ".join(v.name for v in catalog.dependents(relation.name))
                 raise CatalogError(
                     "RELATION_IN_USE",
                     f"{relation.name} is read by {names}",
                     position=statement.position,
-                    hint=f"drop {names} first",
+                    hint=f"drop {names} first, or write DROP … CASCADE to drop all that reads it",
                 )
-            return self._drop(relation)
+            self._drop((*dependents, relation))
+            also = ", ".join(v.name for v in sorted(dependents, key=lambda v: v.name.lower()))
+            views = f"view{'' if len(dependents) == 1 else 's'}"
+            return f"{kind_of(relation)} {relation.name} dropped" + (f", and {views} {also}" if also else "")
 
-    def _drop(self, relation: Relation) -> str:
-        view = self._views.get(relation.name.lower())
+    def _drop(self, relations: Sequence[Relation]) -> None:
+        """Relations nobody else reads, with all they own, in one commit."""
+        views = [v for r in relations if (v := self._views.get(r.name.lower())) is not None]
+        catalog = self._runtime.catalog
+        for relation in relations:
+            catalog = catalog.without(relation.name)
 
         def work(tx: Transaction) -> None:
-            tx.drop(relation.name)
-            if isinstance(relation, Table):
-                tx.drop_relation(tables.tail_of(relation.name))
-            if view is not None:
+            for relation in relations:
+                tx.drop(relation.name)
+                if isinstance(relation, Table):
+                    tx.drop_relation(tables.tail_of(relation.name))
+            for view in views:
                 for state in view.plan.states:
                     tx.drop_relation(view.relation(state))
                 if view.statics:
                     tx.drop_relation(static_relation(view.name))
 
-        self._commit(self._runtime.catalog.without(relation.name), work, f"DROP {relation.name}")
-        if view is not None:
-            del self._views[relation.name.lower()]
+        self._commit(catalog, work, f"DROP {relations[-1].name}")
+        for view in views:
+            del self._views[view.name.lower()]
             self._answers.forget(view.name)
             self._runtime.worker.forget([static.name for static in view.statics])
-        return f"{kind_of(relation)} {relation.name} dropped"
 
     # Views
 

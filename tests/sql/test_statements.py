@@ -181,6 +181,7 @@ def test_copy_into_named_columns() -> None:
         ("DROP FOREIGN TABLE IF EXISTS s", Drop("stream", "s", True, Position(1, 30))),
         ("DROP TABLE t", Drop("table", "t", False, Position(1, 12))),
         ("DROP VIEW IF EXISTS v RESTRICT", Drop("view", "v", True, Position(1, 21))),
+        ("DROP TABLE t CASCADE", Drop("table", "t", False, Position(1, 12), cascade=True)),
         ("DROP MATERIALIZED VIEW v", Drop("view", "v", False, Position(1, 24))),
         ("EXPLAIN SHOW VIEWS", Explain(Show("views"))),
     ],
@@ -293,7 +294,6 @@ NOT_YET = [
     ("INSERT INTO ^s PARTITION (a = 1) VALUES (1)", "PARTITION"),
     ("^INSERT INTO s BY NAME SELECT 1 AS a", "BY NAME"),
     ("^INSERT OVERWRITE s VALUES (1)", "OVERWRITE"),
-    ("DROP VIEW v ^CASCADE", "CASCADE"),
     ("COPY s ^TO 'x'", "COPY … TO"),
     ("EXPLAIN ^EXTENDED SELECT 1", "EXTENDED"),
 ]  # fmt: skip

@@ -106,6 +106,8 @@ class Drop:
     name: str
     if_exists: bool
     position: Position
+    cascade: bool = False
+    """Whether what reads it goes too."""
 
 
 Create = CreateStream | CreateTable | CreateTableAs | CreateView
@@ -296,13 +298,11 @@ class _Reader:
         if_exists = self.take("IF", "EXISTS")
         position = self.position()
         name = self.name()
-        if self.word() == "CASCADE":
-            raise NotYetSupported(
-                "DROP … CASCADE", position=self.position(), hint="drop what depends on it first, then this"
-            )
-        self.take("RESTRICT")
+        cascade = self.take("CASCADE")
+        if not cascade:
+            self.take("RESTRICT")
         self.end()
-        return Drop(kind, name, if_exists, position)
+        return Drop(kind, name, if_exists, position, cascade)
 
     def copy(self) -> Copy:
         self.at += 1
