@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.sql.script import split_statements
 from headrace.sql.statements import (
     Copy,
     CreateStream,
@@ -22,7 +23,6 @@ from headrace.sql.statements import (
     Show,
     Statement,
     parse,
-    split_statements,
 )
 
 
@@ -221,6 +221,9 @@ REFUSED = [
     ("PARSE_SYNTAX_ERROR", "SELECT 1 FROM ^`a"),
     ("PARSE_SYNTAX_ERROR", "CREATE ^SOMETHING x"),
     ("PARSE_SYNTAX_ERROR", "CREATE TABLE t (a INT) ^blah"),
+    ("PARSE_SYNTAX_ERROR", "CREATE STREAM s (a INT, ^)"),
+    ("PARSE_SYNTAX_ERROR", "CREATE TABLE t (a INT, b DECIMAL(5,2),^) USING csv LOCATION 'x'"),
+    ("PARSE_SYNTAX_ERROR", "CREATE FOREIGN TABLE s (a INT, ^) SERVER stream"),
     ("PARSE_SYNTAX_ERROR", "CREATE VIEW v AS\nSELECT a b ^c FROM s"),
     ("PARSE_SYNTAX_ERROR", "CREATE VIEW ^v"),
     ("PARSE_SYNTAX_ERROR", "CREATE FOREIGN TABLE s (a INT) SERVER ^other"),
@@ -341,8 +344,15 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES)), st.sampled_from([";", " ;\n", ";;", ";\n-- a; comment\n", "; /* ; */ "]))
 def test_a_script_is_cut_where_its_statements_end(pieces: list[str], between: str) -> None:
-    assert split_statements(between.join(pieces)) == pieces
-    assert split_statements("".join(p + between for p in pieces)) == pieces
+    for script in (between.join(pieces), "".join(p + between for p in pieces)):
+        found = split_statements(script)
+        assert [s.strip() for s in found] == pieces
+        for statement in found:
+            # whatever stands somewhere in a statement stands there in the script
+            line = statement.count("\n", 0, len(statement) - len(statement.lstrip()))
+            first = statement.split("\n")[line]
+            column = len(first) - len(first.lstrip())
+            assert script.split("\n")[line][column:].startswith(first[column:])
 
 
 @given(

@@ -132,28 +132,6 @@ _NOT_YET = {
 _QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "("}
 
 
-def split_statements(text: str) -> list[str]:
-    """The statements of a script, cut at semicolons that stand outside quotes and comments.
-
-    >>> split_statements("SELECT ';' AS a; -- done;\\nSELECT 2;")
-    ["SELECT ';' AS a", 'SELECT 2']
-    """
-    found: list[str] = []
-    start: int | None = None
-    end = 0
-    for token in tokens(text):
-        if token.token_type == TokenType.SEMICOLON:
-            if start is not None:
-                found.append(text[start : end + 1])
-            start = None
-            continue
-        start = token.start if start is None else start
-        end = token.end
-    if start is not None:
-        found.append(text[start : end + 1])
-    return found
-
-
 def parse(text: str) -> Statement:
     """One statement; :class:`SqlError` with its position where it cannot be read."""
     found = tokens(text)
@@ -341,6 +319,7 @@ class _Reader:
             )
         if kind in ("TEMP", "TEMPORARY", "GLOBAL", "EXTERNAL", "FUNCTION", "SAMPLE", "INDEX", "SCHEMA", "DATABASE"):
             raise NotYetSupported(f"CREATE {kind}", position=self.position(1))
+        self.refuse_trailing_comma()
         if kind == "FOREIGN" and self.word(2) == "TABLE":
             return self.create_stream(self.without_server())
         if kind == "STREAM":
@@ -364,6 +343,15 @@ class _Reader:
         if self.word() != "STREAM":
             self.fail("SERVER stream")
         return blank(text, self.tokens[1].start, self.tokens[1].end + 1)
+
+    def refuse_trailing_comma(self) -> None:
+        """sqlglot takes a comma that ends a column list."""
+        for index in range(2, len(self.tokens) - 1):
+            if self.word(index) == "AS":
+                return
+            if self.word(index) == "," and self.word(index + 1) == ")":
+                self.at = index + 1
+                self.fail("a column")
 
     def create_stream(self, text: str) -> CreateStream:
         tree = parse_tree(text)
@@ -453,7 +441,12 @@ class _Reader:
             names = tuple(c.name for c in target.expressions)
             target = target.this
         return CreateView(
-            relation_name(target), names, query, self.text, bool(tree.args.get("exists")), self.position_of_name(tree)
+            relation_name(target),
+            names,
+            query,
+            self.text.strip(),
+            bool(tree.args.get("exists")),
+            self.position_of_name(tree),
         )
 
     def position_of_name(self, tree: exp.Expr) -> Position:
