@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
@@ -37,7 +38,8 @@ from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
 from headrace.sql import statements as s
-from headrace.sql.binder import Binder
+from headrace.sql.binder import Binder, stored
+from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.store import Snapshot, Store
 from headrace.store.writer import closed
 from headrace.view.compiled import ContinuousView, reopen
@@ -112,6 +114,9 @@ class Database:
         with self._in_use():
             known = self._queries.get(text)
             if known is None:
+                inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
+                if inline is not None and isinstance(self.catalog.find(inline.name), Stream | Table):
+                    return self._insert_inline(inline)
                 statement = s.parse(text)
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
@@ -215,8 +220,17 @@ class Database:
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
-        count = self._loader.insert(target, self._rows(_Kept(statement)))
+        return self._inserted(target, self._loader.insert(target, self._rows(_Kept(statement))))
+
+    def _inserted(self, target: Stream | Table, count: int) -> Result:
         return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+
+    def _insert_inline(self, inline: InlineRows) -> Result:
+        target = self._target(inline.name, inline.position)
+        plan = optimize(stored(inline.source(), target, inline.columns, inline.position))
+        with self._runtime.store.read() as snapshot:
+            rows = query.run(self._runtime, snapshot, plan, query.Leaves({INLINE: inline.rows}, {}))
+        return self._inserted(target, self._loader.insert(target, rows))
 
     def _create_table_as(self, statement: s.CreateTableAs) -> Result:
         with self._runtime.tables_lock:
