@@ -6,12 +6,13 @@ in one commit; if it raises, nothing has changed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.store import Snapshot, Store
 from headrace.store.writer import closed
 from headrace.view.compiled import ContinuousView, reopen
+from headrace.view.inlining import inlined
 from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
 
 _KEPT_QUERIES = 256
 """How many query texts keep their plan."""
+_HASTY_ATTEMPTS = 3
+"""How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
 _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
 
@@ -79,6 +83,9 @@ class Database:
             settings={"time_zone": given.time_zone} if "time_zone" in settings else {},
             defaults={"time_zone": zone or given.time_zone},
             memory_limit=given.memory_limit,
+            durability=given.durability,
+            group_ms=given.group_ms,
+            accept_state=given.accept_state,
         )
         chosen = replace(given, time_zone=store.settings["time_zone"])
         session = Session(chosen, spark)
@@ -90,7 +97,7 @@ class Database:
         self._views: dict[str, ContinuousView] = {}
         self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
-        self._loader = Loader(self._runtime, self._views)
+        self._loader = Loader(self._runtime, self._views, self._answers)
         try:
             self._reopen()
         except BaseException:
@@ -228,8 +235,7 @@ class Database:
     def _insert_inline(self, inline: InlineRows) -> Result:
         target = self._target(inline.name, inline.position)
         plan = optimize(stored(inline.source(), target, inline.columns, inline.position))
-        with self._runtime.store.read() as snapshot:
-            rows = query.run(self._runtime, snapshot, plan, query.Leaves({INLINE: inline.rows}, {}))
+        rows = query.run_now(self._runtime, plan, query.Leaves({INLINE: inline.rows}, {}))
         return self._inserted(target, self._loader.insert(target, rows))
 
     def _create_table_as(self, statement: s.CreateTableAs) -> Result:
@@ -246,21 +252,28 @@ class Database:
         Another thread may change definitions at any time. The writer's version moves before such a
         change is committed, so a snapshot taken before it moved has the catalog we planned under.
         """
-        while True:
+        for attempt in itertools.count():
             version = self.catalog.version
-            prepared = kept.under(version)
-            if prepared is None:
-                prepared = kept.keep(version, query.Prepared(self._runtime, self._plan_of(kept.statement)))
-            views = {scan.relation: self._views.get(scan.relation.lower()) for scan in prepared.scans}
-            refresh(self._runtime, self._file_tables(prepared, views))
+            planned = kept.under(version) or kept.keep(self._planned(version, kept.statement))
+            refresh(self._runtime, self._file_tables(planned.whole, planned.views))
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
                     try:
-                        return self._run_over(snapshot, prepared, views)
+                        return self._run_over(snapshot, planned, patient=attempt >= _HASTY_ATTEMPTS)
+                    except query.Again:
+                        continue
                     except HeadraceError:
                         if self._runtime.writer_version == version:
                             raise
             time.sleep(0.001)
+        raise AssertionError("never ends without an answer")
+
+    def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
+        whole = query.Prepared(self._runtime, self._plan_of(statement))
+        views = {scan.relation: self._views.get(scan.relation.lower()) for scan in whole.scans}
+        found = inlined(whole.plan, views)
+        by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
+        return _Planned(version, whole, views, by_state)
 
     def _file_tables(self, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]) -> list[Table]:
         """The tables over files a query reads, by itself or through a continuous view."""
@@ -279,15 +292,18 @@ class Database:
             raise _bare_stream(name)
         return plan
 
-    def _run_over(
-        self, snapshot: Snapshot, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]
-    ) -> pa.Table:
+    def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
+        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0]):
+            filtered, over_state = planned.by_state
+            with self._answers.lock(filtered.name):
+                leaves = self._answers.states(snapshot, filtered, patient=patient)
+                return query.run(self._runtime, snapshot, over_state, leaves)
         arrow: dict[tuple[str, str], pa.Table] = {}
-        for scan in prepared.scans:
-            view = views[scan.relation] if scan.kind == "view" else None
+        for scan in planned.whole.scans:
+            view = planned.views[scan.relation] if scan.kind == "view" else None
             if view is not None and ("view", scan.relation) not in arrow:
-                arrow["view", scan.relation] = self._answers.rows(snapshot, view)
-        return query.run(self._runtime, snapshot, prepared, query.Leaves(arrow, {}))
+                arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
+        return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
 
     # Shared pieces
 
@@ -361,20 +377,31 @@ class Database:
         self._runtime.writer_version = self.catalog.version
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """A query's plan, the catalog version it holds for and the views it reads."""
+
+    version: int
+    whole: query.Prepared
+    views: Mapping[str, ContinuousView | None]
+    by_state: tuple[ContinuousView, query.Prepared] | None
+    """The plan over the one view's state instead of its answer, where that is less work."""
+
+
 class _Kept:
-    """A query with its plan and the catalog version that holds for; one assignment replaces both."""
+    """A query with its plan under some catalog version; one assignment replaces it."""
 
     def __init__(self, statement: s.Query | s.Insert) -> None:
         self.statement = statement
-        self._planned: tuple[int, query.Prepared] | None = None
+        self._planned: _Planned | None = None
 
-    def under(self, version: int) -> query.Prepared | None:
+    def under(self, version: int) -> _Planned | None:
         planned = self._planned
-        return planned[1] if planned is not None and planned[0] == version else None
+        return planned if planned is not None and planned.version == version else None
 
-    def keep(self, version: int, prepared: query.Prepared) -> query.Prepared:
-        self._planned = (version, prepared)
-        return prepared
+    def keep(self, planned: _Planned) -> _Planned:
+        self._planned = planned
+        return planned
 
 
 def _bare_stream(name: str) -> NotYetSupported:

@@ -6,11 +6,11 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace import tables
 from headrace.catalog import Catalog, Stream, Table
@@ -28,6 +28,7 @@ from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.rows import match_columns, to_arrow
 from headrace.types import Field, Schema, arrow_schema, quote
 from headrace.view.compiled import ContinuousView, InsertPipeline
+from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,14 +36,17 @@ if TYPE_CHECKING:
 
 _STALE_ATTEMPTS = 3
 """How often an insert is run again because definitions changed meanwhile, before it makes them wait."""
+_BACKLOG = 8
+"""How many times over the limit a state's appended rows may be before an insert waits to compact them."""
 
 
 class Loader:
     """Brings rows in."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
+    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers) -> None:
         self._runtime = runtime
         self._views = views
+        self._answers = answers
         self._intake = Intake(runtime)
         self._appended: dict[str, int] = {}
         self._groups: dict[str, int] = {}
@@ -113,11 +117,11 @@ class Loader:
         wanted = arrow_schema(table.columns)
         total = 0
         try:
-            with pq.ParquetWriter(file, wanted) as writer:
+            with tables.segment_writer(file, wanted) as write:
                 for rows in self._table_rows(slices, files, names):
                     whole = _with_missing(rows, table)
                     tables.check_not_null(table, whole)
-                    writer.write_table(whole)
+                    write(whole)
                     total += whole.num_rows
             if total:
                 tables.add_segments(self._runtime, table, [(file, total)])
@@ -130,8 +134,6 @@ class Loader:
         return total
 
     def _table_rows(self, slices: Sequence[Any], files: Files, names: tuple[str, ...]) -> Any:
-        import duckdb
-
         for part in slices:
             if isinstance(part, TextSlice):
                 zone = self._runtime.settings.time_zone
@@ -197,9 +199,9 @@ class Loader:
         self._runtime.store.commit(work, label=label)
 
     def _await_catalog(self, version: int) -> None:
-        """Wait for the DDL that made our state rows void to become visible here too."""
+        """Wait for the DDL that made our state rows void to become visible here too, or to fail."""
         deadline = time.monotonic() + 60
-        while self._runtime.catalog.version == version:
+        while self._runtime.catalog.version == version != self._runtime.writer_version:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)
@@ -220,24 +222,31 @@ class Loader:
                 self._appended[state] += sum(t.num_rows for t in added)
             limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
             if self._appended[state] > limit:
-                self._compact(state)
+                # The rows are committed: what fails now is not their error, and the next insert tries again.
+                with suppress(HeadraceError, duckdb.Error):
+                    # A query of the view goes first, until so much has piled up that this insert must wait for it.
+                    self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
 
-    def _compact(self, relation: str) -> None:
+    def _compact(self, relation: str, *, wait: bool) -> None:
         view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)
         if view is None:
             return
         state = next(x for x in view.plan.states if view.relation(x) == relation)
 
-        def work(tx: Transaction) -> int:
+        def work(tx: Transaction) -> tuple[int, int]:
             if self._views.get(view.name.lower()) is not view:
                 tx.unchanged()
-                return 0
-            rows = tx.query(view.merge_sql(state, tx.table(relation)))
+                return 0, 0
+            rows = self._answers.merged(tx, view, state)
             tx.replace(relation, rows.cast(arrow_schema(state.schema)))
-            return int(rows.num_rows)
+            return int(rows.num_rows), tx.epoch
 
-        self._groups[relation] = self._runtime.store.commit(work, label=f"compact {relation}")
-        self._appended[relation] = 0
+        with self._answers.compacting(view, wait=wait) as free:
+            if not free:
+                return
+            self._groups[relation], epoch = self._runtime.store.commit(work, label=f"compact {relation}")
+            self._answers.rewritten(view, state, epoch)
+            self._appended[relation] = 0
 
 
 def _is_frame(data: Any) -> bool:

@@ -109,7 +109,8 @@ def test_differential_quick_and_slow_reading_agree(db: headrace.Database, text: 
     "text",
     [
         "SELECT 1", "INSERT INTO t SELECT 1", "INSERT INTO tVALUES (1)", "INSERT INTO t VALUES",
-        "INSERT INTO t VALUES ()", "INSERT INTO t VALUES (1), (1, 2)", "INSERT INTO t VALUES (1) (2)", "INSERT INTO db.t VALUES (1)",
+        "INSERT INTO t VALUES ()", "INSERT INTO t VALUES (1), (1, 2)", "INSERT INTO t VALUES (1) (2)",
+        "INSERT INTO db.t VALUES (1)",
         "INSERT INTO t VALUES ('a' 'b')", "INSERT INTO t VALUES (x)", "INSERT INTO t VALUES ('\\'')",
     ],
 )  # fmt: skip
