@@ -28,7 +28,7 @@ import headrace
 from headrace.engine.native_functions import FUNCTIONS
 from headrace.engine.session import Session
 from headrace.sql.functions import AGGREGATES, SCALARS
-from headrace.sql.statements import split_statements
+from headrace.sql.script import split_statements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,19 +16,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from headrace import catalog as definitions
 from headrace import query
 from headrace.catalog import Catalog, Relation, Stream, Table, View
-from headrace.definition import Definer
+from headrace.definition import Definer, columns_of
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
+from headrace.file_tables import refresh, refuse_rows
 from headrace.loading import Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
@@ -37,7 +39,8 @@ from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
 from headrace.sql import statements as s
-from headrace.sql.binder import Binder
+from headrace.sql.binder import Binder, stored
+from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.store import Snapshot, Store
 from headrace.store.writer import closed
 from headrace.view.compiled import ContinuousView, reopen
@@ -118,6 +121,9 @@ class Database:
         with self._in_use():
             known = self._queries.get(text)
             if known is None:
+                inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
+                if inline is not None and isinstance(self.catalog.find(inline.name), Stream | Table):
+                    return self._insert_inline(inline)
                 statement = s.parse(text)
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
@@ -195,6 +201,8 @@ class Database:
                 return self._result(self._rows(_Kept(statement)))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
                 return self._done(self._definer.create(statement))
+            case s.CreateTableAs():
+                return self._create_table_as(statement)
             case s.Drop():
                 return self._done(self._definer.drop(statement))
             case s.Insert():
@@ -219,8 +227,24 @@ class Database:
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
-        count = self._loader.insert(target, self._rows(_Kept(statement)))
+        return self._inserted(target, self._loader.insert(target, self._rows(_Kept(statement))))
+
+    def _inserted(self, target: Stream | Table, count: int) -> Result:
         return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+
+    def _insert_inline(self, inline: InlineRows) -> Result:
+        target = self._target(inline.name, inline.position)
+        plan = optimize(stored(inline.source(), target, inline.columns, inline.position))
+        rows = query.run_now(self._runtime, plan, query.Leaves({INLINE: inline.rows}, {}))
+        return self._inserted(target, self._loader.insert(target, rows))
+
+    def _create_table_as(self, statement: s.CreateTableAs) -> Result:
+        with self._runtime.tables_lock:
+            if self._definer.exists(statement):
+                return self._done(f"{statement.name} exists already")
+            query_ = s.Query(statement.query)
+            columns = columns_of(self.plan(query_), statement.name, statement.position)
+            return self._done(self._definer.create_filled(Table(statement.name, columns), self._rows(_Kept(query_))))
 
     def _rows(self, kept: _Kept) -> pa.Table:
         """The rows of a query, planned under the very catalog its snapshot has.
@@ -231,6 +255,7 @@ class Database:
         for attempt in itertools.count():
             version = self.catalog.version
             planned = kept.under(version) or kept.keep(self._planned(version, kept.statement))
+            refresh(self._runtime, self._file_tables(planned.whole, planned.views))
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
                     try:
@@ -249,6 +274,13 @@ class Database:
         found = inlined(whole.plan, views)
         by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
         return _Planned(version, whole, views, by_state)
+
+    def _file_tables(self, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]) -> list[Table]:
+        """The tables over files a query reads, by itself or through a continuous view."""
+        names = {scan.relation for scan in prepared.scans if scan.kind == "table"}
+        names.update(name for view in views.values() if view is not None for name in view.upper_tables)
+        found = [self.catalog.find(name) for name in sorted(names)]
+        return [t for t in found if isinstance(t, Table) and t.files is not None]
 
     def _plan_of(self, statement: s.Query | s.Insert) -> Node:
         if isinstance(statement, s.Query):
@@ -316,6 +348,8 @@ class Database:
                 position=position,
                 hint=f"insert into what it reads: {', '.join(relation.reads)}",
             )
+        if isinstance(relation, Table):
+            refuse_rows(relation, position)
         return relation
 
     def _result(self, rows: pa.Table, *, whole: bool = False) -> Result:

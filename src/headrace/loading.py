@@ -21,8 +21,8 @@ from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.store import Transaction
-from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
-from headrace.stream.files import format_of, plan_slices, resolve
+from headrace.stream.csv import CsvOptions
+from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
 from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.rows import match_columns, to_arrow
@@ -95,13 +95,13 @@ class Loader:
         given = dict(statement.options)
         paths = resolve(statement.path, given.get("format"))
         format = format_of(paths, given.pop("format", None))
-        given.pop("quoted_newlines", None)
         schema = _file_schema(target, statement)
         options: CsvOptions | None = None
-        if format == "parquet":
+        if format in ("parquet", "json"):
             if given:
+                shown = "Parquet" if format == "parquet" else "JSON"
                 raise DataError(
-                    "COPY_OPTION_UNKNOWN", f"COPY of Parquet has no option {next(iter(given))}", hint="leave it out"
+                    "COPY_OPTION_UNKNOWN", f"COPY of {shown} has no option {next(iter(given))}", hint="leave it out"
                 )
         else:
             options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
@@ -135,10 +135,9 @@ class Loader:
 
     def _table_rows(self, slices: Sequence[Any], files: Files, names: tuple[str, ...]) -> Any:
         for part in slices:
-            if isinstance(part, CsvSlice):
-                assert files.options is not None
+            if isinstance(part, TextSlice):
                 zone = self._runtime.settings.time_zone
-                for batch in read_csv(part, files.options, files.schema, names, zone=zone):
+                for batch in read_text(part, files.options, files.schema, names, zone=zone):
                     yield pa.Table.from_batches([batch])
                 continue
             for piece in part.pieces:

@@ -25,7 +25,8 @@ from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import HeadraceError
 from headrace.stream import files
 from headrace.stream.arrow_file import ArrowSlice, read_arrow
-from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
+from headrace.stream.csv import CsvOptions
+from headrace.stream.files import TextSlice, read_text
 from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source
 from headrace.types import Schema
 
@@ -264,7 +265,7 @@ class Worker:
     ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         """Read a slice and yield, chunk by chunk, its row count and every pipeline's state rows.
 
-        ``progress`` is told how much of the slice is done, in bytes of CSV or rows of anything else.
+        ``progress`` is told how much of the slice is done, in bytes of text or rows of anything else.
         """
         done = 0
 
@@ -279,9 +280,8 @@ class Worker:
         if isinstance(piece_of, ArrowSlice):
             for chunk in chunked(read_arrow(piece_of, work.columns)):
                 yield advance(chunk.num_rows), self.partials(work, chunk)
-        elif isinstance(piece_of, CsvSlice):
-            assert work.options is not None
-            batches = read_csv(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
+        elif isinstance(piece_of, TextSlice):
+            batches = read_text(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
             for chunk in chunked(batches):
                 yield chunk.num_rows, self.partials(work, with_nulls(chunk, work.missing))
         else:
