@@ -28,13 +28,14 @@ from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
-from headrace.loading import Loader
+from headrace.loading import Batch, Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
 from headrace.plan.split import SplitPlan
 from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
+from headrace.spark.attach import Attachment, Attachments
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
 from headrace.store import Snapshot, Store
@@ -88,6 +89,7 @@ class Database:
         self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views)
+        self._attachments = Attachments(store.path / "checkpoints")
         try:
             self._reopen()
         except BaseException:
@@ -138,6 +140,42 @@ class Database:
         with self._in_use():
             return self._run(statement, progress)
 
+    def attach(
+        self,
+        frame: DataFrame,
+        stream: str,
+        *,
+        name: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        trigger: Mapping[str, Any] | str | None = None,
+    ) -> Attachment:
+        """Feed a stream from a streaming DataFrame, each of its rows once, until stopped.
+
+        Returns at once, with a handle that behaves as Spark's ``StreamingQuery``. The checkpoint is kept with
+        the database unless one is given; several queries for one stream need a ``name`` each. ``trigger`` is
+        an interval (``'10 seconds'``) or Spark's arguments (``{'availableNow': True}``).
+        """
+        with self._in_use(), self._runtime.tables_lock:
+            target = self._target(stream)
+            if isinstance(target, Table):
+                raise CatalogError(
+                    "WRONG_RELATION_KIND", f"{target.name} is a table, not a stream", hint="attach feeds streams"
+                )
+            return self._attachments.start(
+                frame,
+                target,
+                self._made(target),
+                self._feed,
+                name=name,
+                checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+                trigger=trigger,
+            )
+
+    @property
+    def attachments(self) -> list[Attachment]:
+        """The queries that feed streams of this database from this process."""
+        return list(self._attachments)
+
     def table(self, name: str) -> DataFrame:
         """A relation's rows, as they are now, as a Spark DataFrame."""
         relation: Relation = self.catalog.get(name)
@@ -162,6 +200,7 @@ class Database:
 
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
+        self._attachments.stop()
         with self._idle:
             self._closed = True
             # Native code refuses to be closed while it runs: let statements of other threads end first.
@@ -189,7 +228,7 @@ class Database:
             case s.CreateStream() | s.CreateTable() | s.CreateView():
                 return self._done(self._definer.create(statement))
             case s.Drop():
-                return self._done(self._definer.drop(statement))
+                return self._done(self._drop(statement))
             case s.Insert():
                 return self._insert(statement)
             case s.Copy():
@@ -202,6 +241,26 @@ class Database:
             case s.Describe():
                 relation = self.catalog.get(statement.name, position=statement.position)
                 return self._result(describe(self, relation), whole=True)
+
+    def _drop(self, statement: s.Drop) -> str:
+        with self._runtime.tables_lock:
+            dropped = self.catalog.find(statement.name)
+            if not isinstance(dropped, Stream):
+                return self._definer.drop(statement)
+            made = self._made(dropped)
+            self._attachments.require_idle(dropped.name, statement.position)
+            message = self._definer.drop(statement)
+            self._attachments.forget(dropped, made)
+            return message
+
+    def _feed(self, stream: str, frame: DataFrame, batch: Batch) -> int:
+        with self._in_use():
+            return self._loader.insert(self._target(stream), frame, batch)
+
+    def _made(self, relation: Relation) -> int:
+        """The epoch a relation was made in."""
+        with self._runtime.store.read() as snapshot:
+            return next(d.epoch for d in snapshot.definitions() if d.name == relation.name)
 
     def plan(self, statement: s.Query) -> Node:
         """A query's plan, checked for what cannot be asked yet."""
