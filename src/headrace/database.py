@@ -36,10 +36,13 @@ from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
 from headrace.spark.attach import Attachment, Attachments
+from headrace.spark.porter import Porter
+from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
 from headrace.store import Snapshot, Store
 from headrace.store.writer import closed
+from headrace.types import quote
 from headrace.view.compiled import ContinuousView, reopen
 from headrace.view.reading import Answers
 
@@ -90,8 +93,10 @@ class Database:
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views)
         self._attachments = Attachments(store.path / "checkpoints")
+        self._porter: Porter | None = None
         try:
             self._reopen()
+            self._porter = Porter(self, self._loader)
         except BaseException:
             self.close()
             raise
@@ -110,7 +115,7 @@ class Database:
             ) from None
 
     def _sql(self, text: str, progress: Progress | None) -> Result:
-        with self._in_use():
+        with self.in_use():
             known = self._queries.get(text)
             if known is None:
                 statement = s.parse(text)
@@ -128,7 +133,7 @@ class Database:
         ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
         dicts or tuples, a dict of columns, or a Spark DataFrame.
         """
-        with self._in_use():
+        with self.in_use():
             return self._loader.insert(self._target(name), data)
 
     def copy(
@@ -137,7 +142,7 @@ class Database:
         """Load files into a stream or table: ``COPY name FROM 'pattern'``."""
         given = {k.lower(): str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
         statement = s.Copy(name, (), os.fspath(pattern), given, Position(1, 1))
-        with self._in_use():
+        with self.in_use():
             return self._run(statement, progress)
 
     def attach(
@@ -155,7 +160,7 @@ class Database:
         the database unless one is given; several queries for one stream need a ``name`` each. ``trigger`` is
         an interval (``'10 seconds'``) or Spark's arguments (``{'availableNow': True}``).
         """
-        with self._in_use(), self._runtime.tables_lock:
+        with self.in_use(), self._runtime.tables_lock:
             target = self._target(stream)
             if isinstance(target, Table):
                 raise CatalogError(
@@ -171,6 +176,17 @@ class Database:
                 trigger=trigger,
             )
 
+    def drain(self) -> None:
+        """Take the batches that Spark's sinks left here; raises what keeps one from being taken, if anything does.
+
+        They are taken by themselves as they come: this is for finding out.
+        """
+        assert self._porter is not None
+        with self.in_use():
+            failure = self._porter.drain()
+        if failure is not None:
+            raise failure
+
     @property
     def attachments(self) -> list[Attachment]:
         """The queries that feed streams of this database from this process."""
@@ -181,7 +197,7 @@ class Database:
         relation: Relation = self.catalog.get(name)
         if isinstance(relation, Stream):
             raise _bare_stream(relation.name)
-        return self.sql(f"SELECT * FROM `{relation.name.replace('`', '``')}`").spark()
+        return self.sql(f"SELECT * FROM {quote(relation.name)}").spark()
 
     @property
     def catalog(self) -> Catalog:
@@ -201,6 +217,8 @@ class Database:
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
         self._attachments.stop()
+        if self._porter is not None:
+            self._porter.stop()
         with self._idle:
             self._closed = True
             # Native code refuses to be closed while it runs: let statements of other threads end first.
@@ -226,9 +244,9 @@ class Database:
             case s.Query():
                 return self._result(self._rows(_Kept(statement)))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
-                return self._done(self._definer.create(statement))
+                return self._defined(self._definer.create(statement))
             case s.Drop():
-                return self._done(self._drop(statement))
+                return self._defined(self._drop(statement))
             case s.Insert():
                 return self._insert(statement)
             case s.Copy():
@@ -242,19 +260,29 @@ class Database:
                 relation = self.catalog.get(statement.name, position=statement.position)
                 return self._result(describe(self, relation), whole=True)
 
+    def _defined(self, message: str) -> Result:
+        assert self._porter is not None
+        publish_catalog(self)
+        self._porter.retry()
+        return self._done(message)
+
     def _drop(self, statement: s.Drop) -> str:
+        assert self._porter is not None
+        if isinstance(self.catalog.find(statement.name), Stream):
+            self._porter.drain()
         with self._runtime.tables_lock:
             dropped = self.catalog.find(statement.name)
             if not isinstance(dropped, Stream):
                 return self._definer.drop(statement)
             made = self._made(dropped)
             self._attachments.require_idle(dropped.name, statement.position)
+            self._porter.require_idle(dropped.name, statement.position)
             message = self._definer.drop(statement)
             self._attachments.forget(dropped, made)
             return message
 
     def _feed(self, stream: str, frame: DataFrame, batch: Batch) -> int:
-        with self._in_use():
+        with self.in_use():
             return self._loader.insert(self._target(stream), frame, batch)
 
     def _made(self, relation: Relation) -> int:
@@ -274,8 +302,17 @@ class Database:
         count = self._loader.insert(target, self._rows(_Kept(statement)))
         return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
 
+    def rows_at(self, name: str) -> tuple[int, pa.Table]:
+        """The newest epoch, and a relation's rows in it."""
+        statement = s.parse(f"SELECT * FROM {quote(name)}")
+        assert isinstance(statement, s.Query)
+        return self._rows_at(_Kept(statement))
+
     def _rows(self, kept: _Kept) -> pa.Table:
-        """The rows of a query, planned under the very catalog its snapshot has.
+        return self._rows_at(kept)[1]
+
+    def _rows_at(self, kept: _Kept) -> tuple[int, pa.Table]:
+        """The rows of a query and their epoch, planned under the very catalog its snapshot has.
 
         Another thread may change definitions at any time. The writer's version moves before such a
         change is committed, so a snapshot taken before it moved has the catalog we planned under.
@@ -289,7 +326,7 @@ class Database:
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
                     try:
-                        return self._run_over(snapshot, prepared, views)
+                        return snapshot.epoch, self._run_over(snapshot, prepared, views)
                     except HeadraceError:
                         if self._runtime.writer_version == version:
                             raise
@@ -337,7 +374,7 @@ class Database:
         return self._answers
 
     @contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[None]:
         with self._idle:
             if self._closed:
                 raise closed()

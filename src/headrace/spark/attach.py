@@ -89,7 +89,7 @@ class Attachment:
         return str(self._query.id)
 
     @property
-    def runId(self) -> str:  # noqa: N802
+    def runId(self) -> str:
         """The id of this run of the query."""
         return str(self._query.runId)
 
@@ -98,7 +98,7 @@ class Attachment:
         return self._query.name
 
     @property
-    def isActive(self) -> bool:  # noqa: N802
+    def isActive(self) -> bool:
         return bool(self._query.isActive)
 
     @property
@@ -106,14 +106,14 @@ class Attachment:
         return self._query.status
 
     @property
-    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
+    def lastProgress(self) -> StreamingQueryProgress | None:
         return self._query.lastProgress
 
     @property
-    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
+    def recentProgress(self) -> list[StreamingQueryProgress]:
         return self._query.recentProgress
 
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the query ends; with a timeout in seconds, say whether it has."""
         from pyspark.errors import StreamingQueryException
 
@@ -124,7 +124,7 @@ class Attachment:
                 raise
             raise self._failure from error
 
-    def processAllAvailable(self) -> None:  # noqa: N802
+    def processAllAvailable(self) -> None:
         """Wait until all rows that are there now are in the stream's views."""
         from pyspark.errors import StreamingQueryException
 
@@ -233,4 +233,3 @@ def _require_stream(frame: Any) -> None:
             "attach over Spark Connect, where micro-batches are run by the server",
             hint='write with the sink: df.writeStream.format("headrace")',
         )
-
