@@ -6,6 +6,7 @@ in one commit; if it raises, nothing has changed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 
 _KEPT_QUERIES = 256
 """How many query texts keep their plan."""
+_HASTY_ATTEMPTS = 3
+"""How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
 _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
 
@@ -91,8 +94,8 @@ class Database:
         self._views: dict[str, ContinuousView] = {}
         self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
-        self._loader = Loader(self._runtime, self._views)
-        self._attachments = Attachments(store.path / "checkpoints")
+        self._loader = Loader(self._runtime, self._views, self._answers)
+        self._attachments = Attachments(store.path)
         self._porter: Porter | None = None
         try:
             self._reopen()
@@ -262,7 +265,8 @@ class Database:
 
     def _defined(self, message: str) -> Result:
         assert self._porter is not None
-        publish_catalog(self)
+        with self._runtime.tables_lock:
+            publish_catalog(self)
         self._porter.retry()
         return self._done(message)
 
@@ -274,12 +278,9 @@ class Database:
             dropped = self.catalog.find(statement.name)
             if not isinstance(dropped, Stream):
                 return self._definer.drop(statement)
-            made = self._made(dropped)
             self._attachments.require_idle(dropped.name, statement.position)
             self._porter.require_idle(dropped.name, statement.position)
-            message = self._definer.drop(statement)
-            self._attachments.forget(dropped, made)
-            return message
+            return self._definer.drop(statement)
 
     def _feed(self, stream: str, frame: DataFrame, batch: Batch) -> int:
         with self.in_use():
@@ -317,7 +318,7 @@ class Database:
         Another thread may change definitions at any time. The writer's version moves before such a
         change is committed, so a snapshot taken before it moved has the catalog we planned under.
         """
-        while True:
+        for attempt in itertools.count():
             version = self.catalog.version
             prepared = kept.under(version)
             if prepared is None:
@@ -326,11 +327,15 @@ class Database:
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
                     try:
-                        return snapshot.epoch, self._run_over(snapshot, prepared, views)
+                        hasty = attempt < _HASTY_ATTEMPTS
+                        return snapshot.epoch, self._run_over(snapshot, prepared, views, patient=not hasty)
+                    except query.Again:
+                        continue
                     except HeadraceError:
                         if self._runtime.writer_version == version:
                             raise
             time.sleep(0.001)
+        raise AssertionError("never ends without an answer")
 
     def _plan_of(self, statement: s.Query | s.Insert) -> Node:
         if isinstance(statement, s.Query):
@@ -343,13 +348,18 @@ class Database:
         return plan
 
     def _run_over(
-        self, snapshot: Snapshot, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]
+        self,
+        snapshot: Snapshot,
+        prepared: query.Prepared,
+        views: Mapping[str, ContinuousView | None],
+        *,
+        patient: bool,
     ) -> pa.Table:
         arrow: dict[tuple[str, str], pa.Table] = {}
         for scan in prepared.scans:
             view = views[scan.relation] if scan.kind == "view" else None
             if view is not None and ("view", scan.relation) not in arrow:
-                arrow["view", scan.relation] = self._answers.rows(snapshot, view)
+                arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
         return query.run(self._runtime, snapshot, prepared, query.Leaves(arrow, {}))
 
     # Shared pieces

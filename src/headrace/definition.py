@@ -23,7 +23,6 @@ from headrace.store import Snapshot, Transaction
 from headrace.types import arrow_schema
 from headrace.view.compiled import (
     ContinuousView,
-    InsertPipeline,
     reads_of,
     split_view,
     static_relation,
@@ -97,7 +96,7 @@ class Definer:
         self._commit(self._runtime.catalog.without(relation.name), work, f"DROP {relation.name}")
         if view is not None:
             del self._views[relation.name.lower()]
-            self._answers.forget(view.name)
+            self._answers.forget(view)
             self._runtime.worker.forget([static.name for static in view.statics])
         return f"{kind_of(relation)} {relation.name} dropped"
 
@@ -136,15 +135,15 @@ class Definer:
             return f"view {view.name} created"
         files: dict[str, Path] = {}
         try:
-            with self._runtime.store.read() as snapshot:
-                for static in plan.statics:
-                    rows = query.run(self._runtime, snapshot, static.plan)
-                    # Spark workers outlive databases and keep build sides by file name: it must be unique.
-                    file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
-                    pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
-                    files[static.name] = file
+            for static in plan.statics:
+                rows = query.run_now(self._runtime, static.plan)
+                # Spark workers outlive databases and keep build sides by file name: it must be unique.
+                file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
+                pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
+                files[static.name] = file
             compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)
-            initial = {p.state: self._initial_rows(compiled, p) for p in compiled.initial}
+            # A UNION ALL branch that reads only tables adds to the state once, here.
+            initial = {p.state: query.run_now(self._runtime, p.plan) for p in compiled.initial}
             compiled.pipelines  # noqa: B018  compile now: an error must come before the commit
 
             def work(tx: Transaction) -> None:
@@ -182,11 +181,6 @@ class Definer:
         by_file = {p.name: p for p in snapshot.segments(static_relation(view))}
         rows = snapshot.scan(static_relation(view)).to_pylist()
         return {row["name"]: by_file[row["file"]] for row in rows}
-
-    def _initial_rows(self, view: ContinuousView, pipeline: InsertPipeline) -> pa.Table:
-        """The state rows of a UNION ALL branch that reads only tables."""
-        with self._runtime.store.read() as snapshot:
-            return query.run(self._runtime, snapshot, pipeline.plan)
 
     # Commits
 

@@ -30,6 +30,7 @@ from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.rows import match_columns, to_arrow
 from headrace.types import Field, Schema, arrow_schema, quote
 from headrace.view.compiled import ContinuousView, InsertPipeline
+from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _STALE_ATTEMPTS = 3
 """How often an insert is run again because definitions changed meanwhile, before it makes them wait."""
+_BACKLOG = 8
+"""How many times over the limit a state's appended rows may be before an insert waits to compact them."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,10 @@ class Batch:
 class Loader:
     """Brings rows in."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
+    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers) -> None:
         self._runtime = runtime
         self._views = views
+        self._answers = answers
         self._intake = Intake(runtime)
         self._appended: dict[str, int] = {}
         self._groups: dict[str, int] = {}
@@ -263,24 +267,29 @@ class Loader:
                 self._appended[state] += sum(t.num_rows for t in added)
             limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
             if self._appended[state] > limit:
-                self._compact(state)
+                # A query of the view goes first, until so much has piled up that this insert must wait for it.
+                self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
 
-    def _compact(self, relation: str) -> None:
+    def _compact(self, relation: str, *, wait: bool) -> None:
         view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)
         if view is None:
             return
         state = next(x for x in view.plan.states if view.relation(x) == relation)
 
-        def work(tx: Transaction) -> int:
+        def work(tx: Transaction) -> tuple[int, int]:
             if self._views.get(view.name.lower()) is not view:
                 tx.unchanged()
-                return 0
-            rows = tx.query(view.merge_sql(state, tx.table(relation)))
+                return 0, 0
+            rows = self._answers.merged(tx, view, state)
             tx.replace(relation, rows.cast(arrow_schema(state.schema)))
-            return int(rows.num_rows)
+            return int(rows.num_rows), tx.epoch
 
-        self._groups[relation] = self._runtime.store.commit(work, label=f"compact {relation}")
-        self._appended[relation] = 0
+        with self._answers.compacting(view, wait=wait) as free:
+            if not free:
+                return
+            self._groups[relation], epoch = self._runtime.store.commit(work, label=f"compact {relation}")
+            self._answers.rewritten(view, state, epoch)
+            self._appended[relation] = 0
 
 
 def _is_frame(data: Any) -> bool:

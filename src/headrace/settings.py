@@ -42,6 +42,9 @@ class Settings:
     """How many tasks a bulk input is cut into; 0 means as many as Spark has cores."""
     compact_rows: int = 8_192
     """A state relation is merged once this many appended rows (or as many as it has groups) have come."""
+    state_memory: int = 2 * 1024 * 1024 * 1024
+    """Bytes of merged state kept in memory over all views; a view's state beyond it is merged in the store at each
+    query instead."""
     driver_memory: str = "2g"
     """Memory of the Spark driver Headrace starts itself."""
     memory_limit: str = "4GB"
@@ -61,7 +64,7 @@ class Settings:
             raise HeadraceError(
                 "INVALID_SETTING", f"engine is {settings.engine!r}", hint=f"engine is one of {', '.join(ENGINES)}"
             )
-        for name in ("task_bytes", "tasks", "compact_rows"):
+        for name in ("task_bytes", "tasks", "compact_rows", "state_memory"):
             value = getattr(settings, name)
             if not isinstance(value, int) or value < 0:
                 raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a whole number, 0 or more")

@@ -108,7 +108,7 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
             total = 0
             for chunk in chunked(batches):
                 total += chunk.num_rows
-                for state, rows in worker.partials(work.pipelines, chunk).items():
+                for state, rows in worker.partials(work, chunk).items():
                     found[state].append(rows)
             yield "rows", "", str(total).encode()
             for pipeline in work.pipelines:

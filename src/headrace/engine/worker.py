@@ -18,6 +18,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.plan_sql import literal_native, quote_native
@@ -60,6 +61,25 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One state's share of a shared grouping: its columns, and the count that says which groups it has."""
+
+    state: str
+    columns: tuple[str, ...]
+    present: str | None
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One grouping that fills the states of several pipelines."""
+
+    sql: str
+    narrow: str | None
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
 class Work:
     """Everything a worker needs to turn slices of one stream's input into state rows."""
 
@@ -71,6 +91,8 @@ class Work:
     zone: str
     missing: Schema = ()
     """Columns pipelines read that the input does not hold: NULL in every row."""
+    shared: tuple[Shared, ...] = ()
+    """Groupings that do several pipelines' work at once."""
 
 
 class PipelineCannot(Exception):
@@ -94,6 +116,7 @@ class Worker:
         self._statics: set[str] = set()
         self._lock = threading.Lock()
         self._wide: set[str] = set()
+        self._failed: set[str] = set()
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
@@ -166,10 +189,41 @@ class Worker:
                 self._statics.discard(name)
             self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
 
-    def partials(self, pipelines: Sequence[Pipeline], batch: pa.Table) -> dict[str, pa.Table]:
+    def partials(self, work: Work, batch: pa.Table) -> dict[str, pa.Table]:
         """The state rows each pipeline leaves for a batch."""
         with self.cursor() as cursor:
-            return {p.state: self._run(cursor, p, batch) for p in pipelines}
+            return self._states(cursor, work, batch)
+
+    def _states(
+        self, cursor: duckdb.DuckDBPyConnection, work: Work, batch_rows: pa.Table | None = None
+    ) -> dict[str, pa.Table]:
+        """Every pipeline's state rows for a batch, or for the view of that name."""
+        found: dict[str, pa.Table] = {}
+        for shared in work.shared:
+            found |= self._run_shared(cursor, shared, batch_rows)
+        for pipeline in work.pipelines:
+            if pipeline.state not in found:
+                found[pipeline.state] = self._run(cursor, pipeline, batch_rows)
+        return found
+
+    def _run_shared(
+        self, cursor: duckdb.DuckDBPyConnection, shared: Shared, batch_rows: pa.Table | None
+    ) -> dict[str, pa.Table]:
+        """The states of a shared grouping; none if it failed, for then each pipeline must say why."""
+        for text in (shared.narrow, shared.sql):
+            if text is None or text in self._failed:
+                continue
+            try:
+                rows = cursor.sql(text).to_arrow_table()
+            except duckdb.Error:
+                self._failed.add(text)
+                continue
+            have: dict[str | None, pa.Table] = {None: rows}
+            for part in shared.parts:
+                if part.present not in have:
+                    have[part.present] = rows.filter(pc.greater(rows.column(part.present), 0))
+            return {p.state: conform(have[p.present].select(p.columns), p.schema) for p in shared.parts}
+        return {}
 
     def _run(
         self, cursor: duckdb.DuckDBPyConnection, pipeline: Pipeline, batch_rows: pa.Table | None = None
@@ -218,12 +272,12 @@ class Worker:
         self.load(work.statics)
         if isinstance(piece_of, ArrowSlice):
             for chunk in chunked(read_arrow(piece_of, work.columns)):
-                yield advance(chunk.num_rows), self.partials(work.pipelines, chunk)
+                yield advance(chunk.num_rows), self.partials(work, chunk)
         elif isinstance(piece_of, CsvSlice):
             assert work.options is not None
             batches = read_csv(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
             for chunk in chunked(batches):
-                yield chunk.num_rows, self.partials(work.pipelines, with_nulls(chunk, work.missing))
+                yield chunk.num_rows, self.partials(work, with_nulls(chunk, work.missing))
         else:
             for piece in piece_of.pieces:
                 yield advance(piece.end - piece.start), self._read_parquet(work, piece)
@@ -235,7 +289,7 @@ class Worker:
         with self.cursor() as cursor:
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{nulls} FROM {source}")
             try:
-                return {p.state: self._run(cursor, p) for p in work.pipelines}
+                return self._states(cursor, work)
             except HeadraceError as error:
                 # A value that does not convert looks like any failed cast: name file, row and column.
                 raise first_bad_value(piece, work.schema, work.columns) or error from None

@@ -9,7 +9,6 @@ before any work is done, and changes nothing.
 
 from __future__ import annotations
 
-import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ from urllib.parse import quote
 from headrace.catalog import Stream
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, Position
 from headrace.loading import Batch, conform_frame
+from headrace.spark.published import CHECKPOINTS, Definition
 from headrace.store.writer import closed
 
 if TYPE_CHECKING:
@@ -154,8 +154,8 @@ class Attachment:
 class Attachments:
     """The attachments of an open database. Guarded by whoever changes definitions (``tables_lock``)."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, database: Path) -> None:
+        self._database = database
         self._running: dict[str, Attachment] = {}
         self._lock = threading.Lock()
 
@@ -175,7 +175,7 @@ class Attachments:
         ready = conform_frame(frame, stream)
         if checkpoint is None:
             part = "" if name is None else quote(name, safe="")
-            checkpoint = str(self._home(stream, made) / f"query-{part}")
+            checkpoint = str(self._database / CHECKPOINTS / Definition(stream, made).key / f"query-{part}")
         options = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
         with self._lock:
             if (other := self._running.get(checkpoint)) is not None and other.isActive:
@@ -200,17 +200,9 @@ class Attachments:
                     hint="stop it first: db.attachments lists what runs",
                 )
 
-    def forget(self, stream: Stream, made: int) -> None:
-        """A stream was dropped: the checkpoints kept for it go too."""
-        shutil.rmtree(self._home(stream, made), ignore_errors=True)
-
     def stop(self) -> None:
         for attachment in self._active():
             attachment.stop()
-
-    def _home(self, stream: Stream, made: int) -> Path:
-        # The epoch tells a stream from one of the same name made later: that one starts afresh.
-        return self._folder / f"{quote(stream.name.lower(), safe='')}-e{made}"
 
     def __iter__(self) -> Iterator[Attachment]:
         return iter(self._active())

@@ -22,11 +22,10 @@ from headrace.engine.plan_sql import quote_native
 from headrace.engine.worker import conform
 from headrace.errors import DataError
 from headrace.spark.inbox import write_whole
-from headrace.spark.published import write_rows
+from headrace.spark.published import CHANGES, write_rows
 
 EPOCH = "_epoch"
 WEIGHT = "_weight"
-CHANGES = "changes"
 KEPT_LINKS = 1024
 """Links kept apart; past this the older half is folded into one."""
 

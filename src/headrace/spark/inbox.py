@@ -233,9 +233,15 @@ class Tray:
     def _read(self, batch: int) -> Manifest | None:
         try:
             body = json.loads(self._manifest(batch).read_text())
+            return Manifest(**{**body, "files": tuple(body["files"])})
         except FileNotFoundError:
             return None
-        return Manifest(**{**body, "files": tuple(body["files"])})
+        except (ValueError, TypeError, KeyError):
+            raise DataError(
+                "INBOX_DAMAGED",
+                f"{self._manifest(batch)} cannot be read",
+                hint="remove it, and start the query from an older checkpoint",
+            ) from None
 
     def _head(self) -> Head | None:
         try:

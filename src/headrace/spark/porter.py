@@ -54,7 +54,11 @@ class Porter:
         if db is None:
             return None
         with tray.locked():
-            for batch, manifest in tray.batches():
+            try:
+                waiting = tray.batches()
+            except HeadraceError as error:
+                return error
+            for batch, manifest in waiting:
                 try:
                     stream: Stream = db.catalog.get(manifest.stream, Stream)
                     files = [tray.folder / file for file in manifest.files]

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 CATALOG = "catalog.json"
 PUBLISHED = "published"
+CHECKPOINTS = "checkpoints"
+CHANGES = "changes"
 KEEP_SECONDS = 3600.0
 """How long a published file that is not the newest stays, for whoever still reads it."""
 _ASK = "ask-"
@@ -46,17 +48,35 @@ class Definition:
     @property
     def key(self) -> str:
         """A file name for the relation that one of the same name, made later, does not share."""
-        return f"{quote(self.relation.name.lower(), safe='')}-e{self.made}"
+        return key_of(self.relation.name, self.made)
+
+
+def key_of(name: str, made: int) -> str:
+    """The key of a relation made in an epoch.
+
+    >>> key_of("Low Stock", 7)
+    'low%20stock-e7'
+    """
+    return f"{quote(name.lower(), safe='')}-e{made}"
 
 
 def publish_catalog(db: Database) -> None:
-    """Tell other processes what there is now."""
+    """Tell other processes what there is now, and remove what was kept for relations that are gone.
+
+    To be called while no definition can change.
+    """
     with db.runtime.store.read() as snapshot:
-        body = [{"name": d.name, "kind": d.kind, "body": d.body, "made": d.epoch} for d in snapshot.definitions()]
+        found = snapshot.definitions()
+    body = [{"name": d.name, "kind": d.kind, "body": d.body, "made": d.epoch} for d in found]
     path = db.path / CATALOG
     text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body})
     if not path.exists() or path.read_text() != text:
         write_whole(path, text, sync=False)
+    kept = {key_of(d.name, d.epoch) for d in found}
+    for folder in (db.path / CHECKPOINTS, db.path / CHANGES):
+        for entry in folder.iterdir() if folder.exists() else ():
+            if entry.name not in kept:
+                remove(entry)
 
 
 def zone_of(database: Path) -> str:

@@ -17,6 +17,11 @@ CATALOG = ""
 _TRIM_AT = 256
 
 
+def rewrite_of(relation: str) -> str:
+    """The name a relation's rows are rewritten under, whether or not that alters its content."""
+    return f"rewrite of {relation}"
+
+
 class Runs:
     """A set of integers as sorted runs without gaps: dense sequences cost one run, however many.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import StoreError
 from headrace.store.format import identifier, literal
+from headrace.store.ledger import Ledger, rewrite_of
 
 EPOCH_COLUMN = "__epoch"
 """The hidden last column of every stored relation: the epoch a row was written in."""
@@ -75,10 +77,11 @@ def no_relation(relation: str) -> StoreError:
 class Reading:
     """Reads of one transaction: everything returned belongs to the same epoch."""
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, epoch: int, segments: Path) -> None:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, epoch: int, segments: Path, ledger: Ledger) -> None:
         self.cursor = cursor
         self.epoch = epoch
         self._segments = segments
+        self._ledger = ledger
 
     def _fetch(self, sql: str) -> list[tuple[Any, ...]]:
         # Always to the end: a result left half read blocks the connection (ResourceInUseException).
@@ -98,7 +101,16 @@ class Reading:
             return pa.table({}) if result is None else result.to_arrow_table()
         finally:
             for name in relations:
-                self.cursor.unregister(name)
+                with suppress(duckdb.TransactionException):  # the query failed: its own error is the one to tell
+                    self.cursor.unregister(name)
+
+    def last_change(self, relation: str) -> int:
+        """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
+        return self._ledger.last_change(key_of(relation), self.epoch)
+
+    def rewritten(self, relation: str) -> int:
+        """The epoch that last stamped all of the relation's rows anew (compaction does); 0 if none did."""
+        return self._ledger.last_change(rewrite_of(key_of(relation)), self.epoch)
 
     def schema(self, relation: str) -> pa.Schema:
         """The schema the relation was created with, ``__epoch`` left out."""

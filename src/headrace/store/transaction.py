@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.errors import CatalogError, StoreError
 from headrace.store.directory import sync_file
 from headrace.store.format import FORMAT, identifier, literal
-from headrace.store.ledger import CATALOG, Ledger
+from headrace.store.ledger import CATALOG, Ledger, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, key_of, no_relation
 
 
@@ -55,8 +55,7 @@ class Transaction(Reading):
         ledger: Ledger,
         schemas: Mapping[str, pa.Schema],
     ) -> None:
-        super().__init__(cursor, epoch, segments)
-        self._ledger = ledger
+        super().__init__(cursor, epoch, segments, ledger)
         self.schemas = dict(schemas)
         """Schemas of the stored relations as this transaction sees them."""
         self.changed: set[str] = set()
@@ -134,6 +133,7 @@ class Transaction(Reading):
         """
         rows = self._conform(relation, rows)
         self._fill(key_of(relation), rows)
+        self.changed.add(rewrite_of(key_of(relation)))
         if altered:
             self.changed.add(key_of(relation))
 

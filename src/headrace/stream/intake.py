@@ -28,6 +28,7 @@ from headrace.stream.csv import CsvOptions, CsvSlice, QuotedNewline
 from headrace.stream.files import plan_slices
 from headrace.types import Schema, arrow_schema, quote
 from headrace.view.compiled import InsertPipeline
+from headrace.view.sharing import Sharing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -83,6 +84,7 @@ class Intake:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._sharing = Sharing(runtime.settings.time_zone)
 
     def state_rows(
         self,
@@ -128,6 +130,7 @@ class Intake:
             given.options if isinstance(given, Files) else None,
             settings.time_zone,
             tuple(f for f in stream.columns if f.name in read and f not in held),
+            self._sharing.of(stream, native) if len(native) > 1 else (),
         )
         total, states = 0, dict[str, list[pa.Table]]()
         if native or not by_spark:
@@ -210,7 +213,7 @@ class Intake:
         worker.load(work.statics)
         states: StateRows = {}
         for table in batches:
-            for state, rows in worker.partials(work.pipelines, table.select(list(work.columns))).items():
+            for state, rows in worker.partials(work, table.select(list(work.columns))).items():
                 states.setdefault(state, []).append(rows)
         return states
 
