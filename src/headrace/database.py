@@ -219,17 +219,20 @@ class Database:
 
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
-        self._attachments.stop()
-        if self._porter is not None:
-            self._porter.stop()
-        with self._idle:
-            self._closed = True
-            # Native code refuses to be closed while it runs: let statements of other threads end first.
-            self._idle.wait_for(lambda: not self._users, timeout=_PATIENCE)
         with ExitStack() as steps:
             steps.callback(self._runtime.session.stop)
             steps.callback(self._runtime.store.close)
             steps.callback(self._runtime.worker.close)
+            steps.callback(self._wait_for_users)
+            if self._porter is not None:
+                steps.callback(self._porter.stop)
+            steps.callback(self._attachments.stop)
+
+    def _wait_for_users(self) -> None:
+        with self._idle:
+            self._closed = True
+            # Native code refuses to be closed while it runs: let statements of other threads end first.
+            self._idle.wait_for(lambda: not self._users, timeout=_PATIENCE)
 
     def __enter__(self) -> Database:
         return self
