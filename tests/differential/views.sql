@@ -148,10 +148,10 @@ SELECT g, n, rank() OVER (ORDER BY n DESC) AS r FROM (SELECT g, count(*) n FROM 
 -- except above [spark]
 SELECT g FROM (SELECT g, count(*) n FROM s GROUP BY g) EXCEPT SELECT name FROM t;
 
--- subquery above [spark]
+-- subquery above
 SELECT g, n FROM (SELECT g, count(*) n FROM s GROUP BY g) WHERE n > (SELECT avg(id) FROM t);
 
--- in above [spark]
+-- in above
 SELECT k, n FROM (SELECT k, count(*) n FROM s GROUP BY k) WHERE k IN (SELECT id FROM t);
 
 -- spark function [spark]
@@ -201,3 +201,71 @@ GROUP BY ALL;
 -- rounding
 SELECT round(d, 1) r, floor(f) f, ceil(d) c, abs(x) a, count(*) n FROM s WHERE f IS NOT NULL AND f < 100 GROUP
 BY ALL;
+
+-- in below
+SELECT g, count(*) n FROM s WHERE k IN (SELECT id FROM t WHERE w > 0) GROUP BY g;
+
+-- not in below, with a null
+SELECT g, count(*) n FROM s WHERE g NOT IN (SELECT name FROM t) GROUP BY g;
+
+-- not in below
+SELECT g, count(*) n FROM s WHERE x NOT IN (SELECT id FROM t) AND b GROUP BY g;
+
+-- not in of nothing
+SELECT g, count(*) n FROM s WHERE k NOT IN (SELECT id FROM t WHERE id > 100) GROUP BY g;
+
+-- not in, correlated
+SELECT g, count(*) n FROM s WHERE x NOT IN (SELECT id FROM t WHERE t.id = s.k OR t.w > s.d) GROUP BY g;
+
+-- in of two columns
+SELECT g, count(*) n FROM s WHERE (k, x) NOT IN (SELECT id, id + 1 FROM t) AND (k, k) IN (SELECT id, id FROM t) GROUP BY g;
+
+-- exists below
+SELECT g, count(*) n FROM s WHERE EXISTS (SELECT 1 FROM t WHERE t.id = s.k AND t.w < s.d) GROUP BY g;
+
+-- not exists below
+SELECT g, count(*) n FROM s WHERE NOT EXISTS (SELECT * FROM t WHERE t.id = s.k AND name IS NOT NULL) GROUP BY g;
+
+-- exists uncorrelated
+SELECT g, count(*) n FROM s WHERE EXISTS (SELECT * FROM t WHERE w > 100) OR k > 2 GROUP BY g;
+
+-- exists in an expression
+SELECT g, count(*) n FROM s WHERE k = 1 OR EXISTS (SELECT * FROM t WHERE t.id = s.k AND w > 1) GROUP BY g;
+
+-- scalar below
+SELECT g, count(*) n, max(x + (SELECT min(id) FROM t)) m FROM s WHERE d > (SELECT avg(w) FROM t) GROUP BY g;
+
+-- scalar of one row
+SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t WHERE name = 'one') GROUP BY g;
+
+-- scalar of no row
+SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t WHERE name = 'none') OR k = 1 GROUP BY g;
+
+-- scalar of too many rows
+SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t) GROUP BY g;
+
+-- correlated aggregate below
+SELECT g, count(*) n FROM s WHERE d > (SELECT sum(w) + 1 FROM t WHERE t.id = s.k) GROUP BY g;
+
+-- correlated count below
+SELECT g, count(*) n FROM s WHERE (SELECT count(*) FROM t WHERE t.id = s.k) < 1 GROUP BY g;
+
+-- subqueries of groups
+SELECT g, n, (SELECT max(w) FROM t WHERE t.id = q.n) AS m, (SELECT count(name) FROM t) AS c
+FROM (SELECT g, count(*) n FROM s GROUP BY g) q WHERE n > 100 OR NOT EXISTS (SELECT 1 FROM t WHERE id = n);
+
+-- subquery in having
+SELECT k, count(*) n, (SELECT sum(id) FROM t) AS z FROM s GROUP BY k HAVING count(*) > (SELECT min(id) FROM t) AND k IN (SELECT id FROM t)
+AND NOT EXISTS (SELECT 1 FROM t WHERE t.id = k AND t.w > 1);
+
+-- subquery over the stream itself
+SELECT g, n FROM (SELECT g, count(*) n FROM s GROUP BY g) WHERE n >= (SELECT avg(m) FROM (SELECT k, count(*) m FROM s GROUP BY k));
+
+-- table against a stream, exists
+SELECT name FROM t WHERE EXISTS (SELECT * FROM s WHERE s.k = t.id AND s.x > 3);
+
+-- table against a stream, not in
+SELECT id FROM t WHERE id NOT IN (SELECT k FROM s WHERE k IS NOT NULL AND x > 40);
+
+-- table against a stream, correlated
+SELECT id, (SELECT sum(x) FROM s WHERE s.k = t.id) AS total, (SELECT count(*) FROM s WHERE s.k = t.id) AS n FROM t;

@@ -99,14 +99,17 @@ class Scan(Node):
     fields: tuple[str, ...]
     """The relation's own name for each output column."""
     scanned: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    """The fields no two rows of the relation share, if it has a primary key."""
 
     @staticmethod
-    def of(kind: ScanKind, relation: str, schema: Schema) -> Scan:
+    def of(kind: ScanKind, relation: str, schema: Schema, key: tuple[str, ...] = ()) -> Scan:
         return Scan(
             kind,
             relation,
             tuple(f.name for f in schema),
             tuple(Column.fresh(f.name, f.type) for f in schema),
+            key,
         )
 
     @property
@@ -344,6 +347,15 @@ def renaming(node: Node, names: Iterable[str] | None = None) -> Project:
 def streams_in(node: Node) -> set[str]:
     """The streams a plan reads."""
     return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "stream"}
+
+
+def reads_ungrouped(node: Node) -> bool:
+    """Whether a stream reaches ``node`` without a grouping between."""
+    if isinstance(node, Aggregate):
+        return False
+    if isinstance(node, Scan):
+        return node.kind == "stream"
+    return any(reads_ungrouped(c) for c in node.children)
 
 
 def tables_in(node: Node) -> set[str]:

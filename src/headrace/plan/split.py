@@ -39,6 +39,7 @@ from headrace.plan.nodes import (
     SparkSql,
     UnionAll,
     Values,
+    reads_ungrouped,
     renaming,
     streams_in,
     walk_plan,
@@ -215,7 +216,7 @@ class _Splitter:
     def _upper(self, node: Node) -> Node:
         if id(node) in self._cut:
             return self._cut[id(node)]
-        if isinstance(node, Aggregate) and _reads_ungrouped(node.child):
+        if isinstance(node, Aggregate) and reads_ungrouped(node.child):
             done = self._break(node)
         else:
             children = tuple(self._upper(c) for c in node.children)
@@ -398,15 +399,6 @@ def _replace(root: Node, old: Node, new: Node) -> Node:
         return node if same else node.with_children(children)
 
     return visit(root)
-
-
-def _reads_ungrouped(node: Node) -> bool:
-    """Whether a stream reaches ``node`` without a grouping between."""
-    if isinstance(node, Aggregate):
-        return False
-    if isinstance(node, Scan):
-        return node.kind == "stream"
-    return any(_reads_ungrouped(c) for c in node.children)
 
 
 def _repeated(rows: Node, count: Column) -> Node:

@@ -36,6 +36,7 @@ from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_cast_for_sto
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.parsing import Dialect
 from headrace.sql.scope import Scope, Source
+from headrace.sql.subqueries import Around
 from headrace.sql.statements import CreateView as CreateViewStatement
 from headrace.sql.statements import parse
 from headrace.types import BOOLEAN, Field, Schema
@@ -147,10 +148,18 @@ class Binder:
         return known
 
     def _select(self, tree: exp.Select, ctes: Ctes) -> Node:
+        return self._block(tree, ctes, None).plan()
+
+    def _block(self, tree: exp.Select, ctes: Ctes, outer: Scope | None) -> Block:
+        """A SELECT with its FROM bound; a subquery's also sees the columns around it."""
         _only(tree, _SELECT_PARTS, "this clause")
         child, scope = self._from(tree, ctes)
-        block = Block(tree, child, scope, self.analyzer)
-        return block.plan()
+        scope.outer = outer
+        around = Around(
+            lambda query: self._query(query, ctes),
+            lambda query, scope: self._block(query, self._ctes(query, ctes), scope),
+        )
+        return Block(tree, child, scope, self.analyzer, around)
 
     def _parenthesised(self, tree: exp.Subquery, ctes: Ctes) -> Node:
         _only(tree, {"this", "alias", "with_", "order", "limit", "offset"}, "this clause after a subquery")
@@ -277,7 +286,8 @@ class Binder:
             return renaming(plan, [f.name for f in relation.columns])
         kind = kind_of(relation)
         assert kind in ("stream", "table", "view")
-        return Scan.of(kind, relation.name, relation.columns)  # type: ignore[arg-type]
+        key = relation.primary_key if isinstance(relation, Table) else ()
+        return Scan.of(kind, relation.name, relation.columns, key)  # type: ignore[arg-type]
 
     def _join(self, left: Node, scope: Scope, join: exp.Join, ctes: Ctes) -> Node:
         _only(join, {"this", "side", "kind", "on", "using", "method"}, "this kind of join")

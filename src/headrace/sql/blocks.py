@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from headrace.errors import NotYetSupported, SqlError
-from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, substitute, walk
+from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, substitute, walk
 from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.scope import OutputScope, Scope
+from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
 from headrace.types import BIGINT, BOOLEAN, DAY_TIME, VOID, Type
 
 
@@ -49,43 +50,97 @@ def boolean(tree: exp.Expr, scope: Scope | OutputScope, analyzer: Analyzer) -> E
 class Block:
     """Builds the plan of one SELECT."""
 
-    def __init__(self, tree: exp.Select, child: Node, scope: Scope, analyzer: Analyzer) -> None:
+    def __init__(self, tree: exp.Select, child: Node, scope: Scope, analyzer: Analyzer, around: Around) -> None:
         self.tree = tree
         self.child = child
         self.scope = scope
         self.analyzer = analyzer
+        self.subqueries = Subqueries(around, scope, analyzer)
 
     def plan(self) -> Node:
-        where = self.tree.args.get("where")
-        if where is not None:
-            condition = boolean(where.this, self.scope, self.analyzer)
-            _refuse_aggregates(condition, where, "WHERE")
-            if condition != TRUE:
-                self.child = Filter(self.child, condition)
+        self.where()
         windows = self._windows()
-        items = self._items()
+        items = self.items()
         keys = self._keys(items, windows)
         having = self.tree.args.get("having")
         order = self.tree.args.get("order")
         aggregates = any(_has_aggregate(i.expr) for i in items)
         if keys is None and not aggregates and having is None and not self._orders_by_aggregate(order):
             return self._finish(items, [i.expr for i in items], None)
-        lift = Lift(keys or [], windows.values)
+        lift = Lift(keys or [], windows.values, self.subqueries.scalars)
         lifted = [lift.expr(i.expr, i.tree) for i in items]
-        condition = self._having(having, items, lifted, lift) if having is not None else TRUE
+        having_parts = [] if having is None else self._having(having, items, lifted, lift)
         sorts = self._sort_exprs(items, lifted, lift)
         aggs = lift.aggs()
         if not lift.keys and not aggs:
             aggs = [(Column.fresh("count", BIGINT), Agg(BIGINT, "count", ()))]  # SELECT 1 … HAVING true: still one row
+        # A subquery's value that is aggregated, or grouped by, is joined below; any other above the grouping.
+        self.child = self.subqueries.join_used(self.child, [*(e for _, e in lift.keys), *(a for _, a in aggs)])
         grouped: Node = Aggregate(self._without_null_windows(windows), tuple(lift.keys), tuple(aggs))
-        if condition != TRUE:
+        conditions = [p for p in having_parts if isinstance(p, Expr)]
+        grouped = self.subqueries.join_used(grouped, conditions, lift)
+        if (condition := all_of(conditions)) != TRUE:
             grouped = Filter(grouped, condition)
-        self.child = grouped
+        for part in having_parts:
+            if isinstance(part, Existence):
+                grouped = part.join(grouped, lift)
+        self.child = self.subqueries.join_used(grouped, [*lifted, *(k.expr for k in sorts)], lift)
         return self._finish(items, lifted, sorts)
+
+    # WHERE
+
+    def where(self) -> list[Expr]:
+        """Apply WHERE to the block's rows; what needs the outer query's row is returned instead."""
+        clause = self.tree.args.get("where")
+        if clause is None:
+            return []
+        if self.scope.outer is None and not has_subquery(clause):
+            self._filter([self._condition(clause.this, clause)])
+            return []
+        parts = and_parts(clause.this)
+        bound = [self._condition(p, clause) for p in parts if not has_subquery(p)]
+        correlated = [b for b in bound if self._is_correlated(b)]
+        self._filter([b for b in bound if not self._is_correlated(b)])
+        for part in parts:
+            if not has_subquery(part):
+                continue
+            existence = self.subqueries.existence(part)
+            if existence is not None:
+                self._refuse_correlated(existence.condition, part)
+                self.child = existence.join(self.child)
+                continue
+            condition = self._condition(self.subqueries.without(part), clause)
+            self._refuse_correlated(condition, part)
+            self.child = self.subqueries.join_used(self.child, [condition])
+            self._filter([condition])
+        return correlated
+
+    def _condition(self, tree: exp.Expr, clause: exp.Expr) -> Expr:
+        condition = boolean(tree, self.scope, self.analyzer)
+        _refuse_aggregates(condition, clause, "WHERE")
+        return condition
+
+    def _filter(self, conditions: list[Expr]) -> None:
+        if (condition := all_of(conditions)) != TRUE:
+            self.child = Filter(self.child, condition)
+
+    def _is_correlated(self, expr: Expr) -> bool:
+        return any(c.id in self.scope.seen_outside for c in columns(expr))
+
+    def _refuse_correlated(self, expr: Expr, tree: exp.Expr) -> None:
+        if self._is_correlated(expr):
+            raise OutsideAlgebra("a subquery correlated two levels out", position_of(tree))
+
+    def lifted_alone(self, item: Item) -> tuple[list[tuple[Column, Agg]], Expr]:
+        """An item's aggregates, and its value over their columns, as if the block had no groups."""
+        lift = Lift([], {}, {})
+        value = lift.expr(item.expr, item.tree)
+        return lift.aggs(), value
 
     # The select list
 
-    def _items(self) -> list[Item]:
+    def items(self) -> list[Item]:
+        """The select list."""
         items: list[Item] = []
         for tree in self.tree.expressions:
             if isinstance(tree, exp.Star) or (isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star)):
@@ -94,9 +149,14 @@ class Block:
             inner = tree.this if isinstance(tree, exp.Alias) else tree
             if isinstance(tree, exp.Aliases):
                 raise OutsideAlgebra("several aliases for one item", position_of(tree))
+            if not isinstance(tree, exp.Alias) and has_subquery(tree):
+                raise OutsideAlgebra("a subquery in an item without an alias", position_of(tree))
             name = tree.alias if isinstance(tree, exp.Alias) else output_name(tree, self._type_of)
-            items.append(Item(name, bind_expr(inner, self.scope, self.analyzer), inner))
+            items.append(Item(name, self._bind(inner), inner))
         return items
+
+    def _bind(self, tree: exp.Expr) -> Expr:
+        return bind_expr(self.subqueries.without(tree), self.scope, self.analyzer)
 
     def _type_of(self, tree: exp.Expr) -> Type:
         return bind_expr(tree, self.scope, self.analyzer).type
@@ -154,7 +214,7 @@ class Block:
                 )
             return items[index - 1].expr
         try:
-            return bind_expr(tree, self.scope, self.analyzer)
+            return self._bind(tree)
         except SqlError as error:
             named = [i for i in items if isinstance(tree, exp.Column) and i.name.lower() == tree.name.lower()]
             if error.condition == "UNRESOLVED_COLUMN" and named:
@@ -195,13 +255,23 @@ class Block:
 
     # HAVING, ORDER BY, DISTINCT, LIMIT
 
-    def _having(self, clause: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> Expr:
+    def _having(self, clause: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> list[Expr | Existence]:
+        """The conditions on groups, and the joins that [NOT] IN and EXISTS among them are."""
+        if not has_subquery(clause):
+            return [self._group_condition(clause.this, items, lifted, lift)]
+        found: list[Expr | Existence] = []
+        for part in and_parts(clause.this):
+            existence = self.subqueries.existence(part) if has_subquery(part) else None
+            found.append(existence or self._group_condition(self.subqueries.without(part), items, lifted, lift))
+        return found
+
+    def _group_condition(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> Expr:
         try:
-            return lift.expr(boolean(clause.this, self.scope, self.analyzer), clause.this)
+            return lift.expr(boolean(tree, self.scope, self.analyzer), tree)
         except SqlError as error:
             if error.condition not in ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION"):
                 raise
-            return self._through_outputs(clause.this, items, lifted, lift)
+            return self._through_outputs(tree, items, lifted, lift)
 
     def _through_outputs(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift | None) -> Expr:
         """An expression that may name select items by their aliases."""
@@ -221,7 +291,7 @@ class Block:
     def _orders_by_aggregate(self, order: exp.Expr | None) -> bool:
         """ORDER BY count(*) makes a block an aggregate even if nothing else does."""
         for item in order.expressions if order is not None else ():
-            if isinstance(item.this, exp.Var):
+            if isinstance(item.this, exp.Var) or has_subquery(item.this):
                 continue  # ORDER BY ALL: the select list decides
             try:
                 if _has_aggregate(bind_expr(item.this, self.scope, self.analyzer)):
@@ -242,7 +312,7 @@ class Block:
             if ordinal is not None:
                 expr = lifted[stand_ins.index(ordinal)]
             else:
-                expr = self._through_outputs(item.this, items, lifted, lift)
+                expr = self._through_outputs(self.subqueries.without(item.this), items, lifted, lift)
             keys.append(sort_key(item, expr))
         return keys
 
@@ -250,6 +320,7 @@ class Block:
         """Projection, DISTINCT, ORDER BY and LIMIT over the rows of the block."""
         if sorts is None:
             sorts = self._sort_exprs(items, exprs, None)
+            self.child = self.subqueries.join_used(self.child, [*exprs, *(k.expr for k in sorts)])
         limit, offset = limit_of(self.tree, self.analyzer)
         outputs = [(Column.fresh(i.name, e.type), e) for i, e in zip(items, exprs, strict=True)]
         for item, (column, _) in zip(items, outputs, strict=True):
@@ -323,9 +394,12 @@ class Windows:
 class Lift:
     """Moves expressions from below a grouping to above it."""
 
-    def __init__(self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr]) -> None:
+    def __init__(
+        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Mapping[int, object]
+    ) -> None:
         self.keys = keys
         self._windows = windows
+        self._beside = beside
         self._aggs: dict[Agg, Column] = {}
 
     def aggs(self) -> list[tuple[Column, Agg]]:
@@ -341,7 +415,7 @@ class Lift:
                 return column
         if isinstance(expr, Agg):
             return self._aggs.setdefault(expr, Column.fresh(expr.fn, expr.type))
-        if isinstance(expr, Column) and expr.id not in keep:
+        if isinstance(expr, Column) and expr.id not in keep and expr.id not in self._beside:
             raise SqlError(
                 "MISSING_AGGREGATION",
                 f"column {expr.name} is neither grouped by nor inside an aggregate",
