@@ -36,9 +36,9 @@ from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_cast_for_sto
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.parsing import Dialect
 from headrace.sql.scope import Scope, Source
-from headrace.sql.subqueries import Around
 from headrace.sql.statements import CreateView as CreateViewStatement
 from headrace.sql.statements import parse
+from headrace.sql.subqueries import Around
 from headrace.types import BOOLEAN, Field, Schema
 
 

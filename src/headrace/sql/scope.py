@@ -51,10 +51,9 @@ class Scope:
                 position=position,
                 hint="put the relation's name before it" if several else "give each an alias of its own",
             )
-        if self.outer is not None and (outside := self.outer._matches(wanted)):
-            if len(outside) == 1:
-                self.seen_outside.add(outside[0].id)
-                return outside[0]
+        if self.outer is not None and (outside := self.outer._matches(wanted)) and len(outside) == 1:
+            self.seen_outside.add(outside[0].id)
+            return outside[0]
         if wanted == ("window",) and ("window", "start") in self.extras:
             raise NotYetSupported("a window as one column", position=position, hint="select window.start, window.end")
         known = sorted({c.name for s in self.sources for c in s.columns})

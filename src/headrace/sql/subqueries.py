@@ -204,7 +204,7 @@ class Subqueries:
             raise OutsideAlgebra("a subquery with clauses of its own", position_of(tree))
         block, correlated = self._open(query)
         if block is None or not correlated:
-            plan = renaming(self._around.query(query))
+            plan: Node = renaming(self._around.query(query))
             if len(plan.output) != 1:
                 raise _not_one_column(len(plan.output), tree)
             if not _at_most_one(plan):

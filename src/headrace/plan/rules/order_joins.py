@@ -21,7 +21,6 @@ from headrace.plan.exprs import Call, Column, Expr, Literal, all_of, columns, co
 from headrace.plan.nodes import ALWAYS, Filter, Join, Node, Project, Scan, reads_ungrouped, streams_in
 from headrace.plan.rules.factor_disjunctions import any_of, disjuncts
 
-
 Visit = Callable[[Node], Node]
 
 
