@@ -145,7 +145,7 @@ SELECT g FROM s GROUP BY g UNION SELECT g FROM r GROUP BY g;
 -- window function above [spark]
 SELECT g, n, rank() OVER (ORDER BY n DESC) AS r FROM (SELECT g, count(*) n FROM s GROUP BY g);
 
--- except above [spark]
+-- except above
 SELECT g FROM (SELECT g, count(*) n FROM s GROUP BY g) EXCEPT SELECT name FROM t;
 
 -- subquery above
@@ -184,7 +184,7 @@ SELECT count(*) AS n FROM s HAVING max(x) > 5000;
 SELECT t.name, a.n, b.m FROM t, (SELECT k, count(*) n FROM s GROUP BY k) a, (SELECT g, max(y) m FROM r GROUP
 BY g) b WHERE a.k = t.id AND b.m > a.k;
 
--- rollup above [spark]
+-- rollup above
 SELECT b, sum(n) t FROM (SELECT g, b, count(*) n FROM s GROUP BY g, b) GROUP BY ROLLUP(b);
 
 -- sum of sums
@@ -269,3 +269,62 @@ SELECT id FROM t WHERE id NOT IN (SELECT k FROM s WHERE k IS NOT NULL AND x > 40
 
 -- table against a stream, correlated
 SELECT id, (SELECT sum(x) FROM s WHERE s.k = t.id) AS total, (SELECT count(*) FROM s WHERE s.k = t.id) AS n FROM t;
+
+-- rollup
+SELECT g, b, grouping(g) AS gg, grouping_id() AS id, count(*) n, sum(x) t, avg(d) a, stddev(x) v, count(DISTINCT k) c
+FROM s GROUP BY ROLLUP (g, b);
+
+-- cube
+SELECT g, b, k % 2 AS m, count(*) n, max(x) t FROM s GROUP BY CUBE (g, b, k % 2) HAVING count(*) > 2 AND grouping(g) = 0;
+
+-- with rollup
+SELECT g, grouping(b), grouping_id(g, b), min(x) FROM s GROUP BY g, b WITH ROLLUP;
+
+-- grouping sets
+SELECT g, k, sum(k) AS t, count(*) n, grouping_id() AS id FROM s GROUP BY GROUPING SETS ((g, k), g, (), (g)) ORDER BY id, g, k LIMIT 8;
+
+-- a key and a rollup
+SELECT b, g, k, count(*) n FROM s JOIN t ON s.k = t.id GROUP BY b, ROLLUP (g, k);
+
+-- rollup of nothing
+SELECT g, count(*) n FROM s WHERE x > 1000 GROUP BY ROLLUP (g);
+
+-- intersect of streams
+SELECT g FROM s INTERSECT SELECT g FROM r;
+
+-- except of streams
+SELECT g FROM s EXCEPT SELECT g FROM r;
+
+-- except all above
+SELECT g FROM (SELECT g, k FROM s GROUP BY g, k) EXCEPT ALL SELECT g FROM (SELECT g, y FROM r GROUP BY g, y);
+
+-- intersect all above
+SELECT g FROM (SELECT g, k FROM s GROUP BY g, k) INTERSECT ALL SELECT g FROM (SELECT g, y FROM r GROUP BY g, y);
+
+-- using in a right join
+SELECT * FROM (SELECT count(*) n, k AS id FROM s GROUP BY k) RIGHT JOIN t USING (id);
+
+-- using in a full join
+SELECT * FROM (SELECT count(*) n, k AS id FROM s GROUP BY k) a FULL JOIN t USING (id);
+
+-- using twice
+SELECT * FROM (SELECT count(*) n, g FROM s GROUP BY g) a JOIN (SELECT max(y) m, g FROM r GROUP BY g) b USING (g) LEFT JOIN (SELECT max(x) z, g FROM s GROUP BY g) c USING (g);
+
+-- right join below
+SELECT t.name, count(*) n FROM t RIGHT JOIN s ON s.k = t.id AND t.w > 0 GROUP BY t.name;
+
+-- cross join below
+SELECT t.name, count(*) n, sum(x + id) z FROM s CROSS JOIN t GROUP BY t.name;
+
+-- theta left join below
+SELECT t.id, count(*) n FROM s LEFT JOIN t ON s.x > t.id AND s.d < t.w GROUP BY t.id;
+
+-- grouped streams, right
+SELECT a.g, a.n, b.m FROM (SELECT g, count(*) n FROM s GROUP BY g) a RIGHT JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.g = b.g AND a.n > b.m;
+
+-- grouped streams, semi and anti
+SELECT a.g, a.n FROM (SELECT g, count(*) n FROM s GROUP BY g) a LEFT SEMI JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.g = b.g
+LEFT ANTI JOIN (SELECT g, max(x) m FROM s GROUP BY g) c ON a.n = c.m;
+
+-- grouped streams, theta
+SELECT a.g, b.g AS h FROM (SELECT g, count(*) n FROM s GROUP BY g) a FULL JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.n < b.m;

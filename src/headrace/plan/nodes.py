@@ -37,6 +37,7 @@ __all__ = [
     "Node",
     "Project",
     "Scan",
+    "SetOperation",
     "Sort",
     "SortKey",
     "SparkSql",
@@ -271,6 +272,32 @@ class UnionAll(Node):
 
     def with_children(self, children: tuple[Node, ...]) -> Node:
         return replace(self, inputs=children)
+
+
+@dataclass(frozen=True, eq=False)
+class SetOperation(Node):
+    """INTERSECT ALL or EXCEPT ALL, matched by position; NULLs are equal to each other."""
+
+    kind: Choice["intersect", "except"]
+    left: Node
+    right: Node
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        for node in (self.left, self.right):
+            if tuple(c.type for c in node.output) != tuple(c.type for c in self.columns):
+                raise InvalidPlan(f"{self.kind} inputs do not have its columns' types")
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.columns
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, left=children[0], right=children[1])
 
 
 @dataclass(frozen=True, eq=False)

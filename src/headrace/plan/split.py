@@ -35,6 +35,7 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetOperation,
     Sort,
     SparkSql,
     UnionAll,
@@ -152,6 +153,12 @@ def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
             f"{node.reason} stands between stream {_named(node)} and its first grouping",
             hint="group the stream in a subquery or CTE first and use this above the grouping; IN and EXISTS can be "
             "written below it as LEFT SEMI JOIN",
+        )
+    if isinstance(node, SetOperation) and not all(below):
+        raise ViewRefused(
+            "STREAM_NOT_GROUPED",
+            f"{node.kind.upper()} ALL counts the rows of stream {_named(node)}, so all of them would have to be kept",
+            hint=f"write {node.kind.upper()} without ALL, or group the stream first",
         )
     if isinstance(node, UnionAll) and not all(below):
         _check_union(node, below)

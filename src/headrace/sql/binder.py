@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of
 from headrace.errors import NotYetSupported, Position, SqlError
-from headrace.plan.exprs import Column, Expr, Literal, all_of
+from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import (
     ONE_ROW,
     Aggregate,
@@ -24,6 +24,7 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetOperation,
     Sort,
     SparkSql,
     UnionAll,
@@ -167,29 +168,39 @@ class Binder:
 
     def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Node:
         _only(tree, _SET_PARTS, "this clause of a set operation")
-        if not isinstance(tree, exp.Union) or tree.args.get("by_name"):
-            raise OutsideAlgebra(f"{type(tree).__name__.upper()}", position_of(tree))
+        word = type(tree).__name__.upper()
+        if tree.args.get("by_name"):
+            raise OutsideAlgebra(f"{word} BY NAME", position_of(tree))
         left, right = self._query(tree.this, ctes), self._query(tree.expression, ctes)
         if len(left.output) != len(right.output):
             raise SqlError(
                 "NUM_COLUMNS_MISMATCH",
-                f"UNION joins {len(left.output)} columns with {len(right.output)}",
+                f"{word} joins {len(left.output)} columns with {len(right.output)}",
                 position=position_of(tree),
             )
         types = []
         for a, b in zip(left.output, right.output, strict=True):
             both = common_type((a.type, b.type))
             if both is None:
-                raise OutsideAlgebra(f"a UNION of {a.type.sql} with {b.type.sql}", position_of(tree))
+                raise OutsideAlgebra(f"{word} of {a.type.sql} with {b.type.sql}", position_of(tree))
             types.append(both)
         inputs = tuple(
             Project(n, tuple((Column.fresh(c.name, t), cast(c, t)) for c, t in zip(n.output, types, strict=True)))
             for n in (left, right)
         )
         columns = tuple(Column.fresh(c.name, t) for c, t in zip(left.output, types, strict=True))
-        node: Node = UnionAll(inputs, columns)
-        if tree.args.get("distinct"):
-            node = Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in columns), ())
+        distinct = bool(tree.args.get("distinct"))
+        node: Node
+        if isinstance(tree, exp.Union):
+            node = UnionAll(inputs, columns)
+            node = _distinct(node) if distinct else node
+        elif distinct:
+            # A stream is grouped by this, where ALL would have to keep its rows.
+            first, second = map(_distinct, inputs)
+            same = all_of([Call(BOOLEAN, "<=>", pair) for pair in zip(first.output, second.output, strict=True)])
+            node = Join("semi" if isinstance(tree, exp.Intersect) else "anti", first, second, same)
+        else:
+            node = SetOperation("intersect" if isinstance(tree, exp.Intersect) else "except", *inputs, columns)
         return self._order_and_limit(tree, node)
 
     def _order_and_limit(self, tree: exp.Expr, node: Node) -> Node:
@@ -301,20 +312,44 @@ class Binder:
         both = Scope([*scope.sources, source], scope.extras)
         using = self._using(join, scope, source)
         if using:
-            if name in ("right", "full"):
-                raise OutsideAlgebra(f"USING in a {name} join", position_of(join))
             condition = all_of([self._equal(*pair) for pair in using])
-            source = replace(source, hidden=frozenset(mine.id for _, mine in using))
         elif (on := join.args.get("on")) is not None:
             condition = boolean(on, both, self.analyzer)
         else:
             condition = Literal(BOOLEAN, True)
-        if name not in ("semi", "anti"):
-            scope.sources.append(source)
+        if name in ("semi", "anti"):
+            return Join(name, left, right, condition)  # type: ignore[arg-type]
+        scope.sources.append(source)
+        joined: Node
         if name == "right":
-            joined = Join("left", right, left, condition)
-            return Project(joined, tuple((c, c) for c in (*left.output, *right.output)))
-        return Join(name, left, right, condition)  # type: ignore[arg-type]
+            turned = Join("left", right, left, condition)
+            joined = Project(turned, tuple((c, c) for c in (*left.output, *right.output)))
+        else:
+            joined = Join(name, left, right, condition)  # type: ignore[arg-type]
+        return self._merge_columns(joined, scope, using, name, join) if using else joined
+
+    def _merge_columns(
+        self, joined: Node, scope: Scope, using: list[tuple[Column, Column]], kind: str, join: exp.Join
+    ) -> Node:
+        """USING makes one column of two: it stands first, and each of the two needs its relation's name."""
+        merged: list[Column] = []
+        computed: list[tuple[Column, Expr]] = []
+        for mine, theirs in using:
+            if kind != "full":
+                merged.append(theirs if kind == "right" else mine)
+                continue
+            if mine.type != theirs.type:
+                raise OutsideAlgebra("USING in a FULL join of columns of different types", position_of(join))
+            merged.append(Column.fresh(mine.name, mine.type))
+            computed.append((merged[-1], Call(mine.type, "coalesce", (mine, theirs))))
+        gone = {c.id for pair in using for c in pair}
+        scope.sources[:] = [
+            Source("", tuple(merged)),
+            *(replace(s, hidden=s.hidden | (gone & {c.id for c in s.columns})) for s in scope.sources),
+        ]
+        if not computed:
+            return joined
+        return Project(joined, (*((c, c) for c in joined.output), *computed))
 
     def _using(self, join: exp.Join, scope: Scope, right: Source) -> list[tuple[Column, Column]]:
         """The (left, right) columns that USING or NATURAL sets equal."""
@@ -392,6 +427,10 @@ class Binder:
             # Correlated, or wrong: Spark sees the text in its place and says which.
             return None
         return None if isinstance(node, SparkSql) else node
+
+
+def _distinct(node: Node) -> Node:
+    return Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in node.output), ())
 
 
 def _in_place(child: exp.Expr, query: exp.Select) -> exp.Expr:

@@ -16,11 +16,12 @@ from headrace.errors import NotYetSupported, SqlError
 from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, substitute, walk
 from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
+from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.scope import OutputScope, Scope
 from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
-from headrace.types import BIGINT, BOOLEAN, DAY_TIME, VOID, Type
+from headrace.types import BIGINT, BOOLEAN, DAY_TIME, TINYINT, VOID, Type
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,14 @@ class Block:
         self.scope = scope
         self.analyzer = analyzer
         self.subqueries = Subqueries(around, scope, analyzer)
+        self._sets: list[frozenset[int]] | None = None
+        self._marks: dict[int, Column] = {}
+        """Of a block with grouping sets: the columns that tell them apart, by id."""
 
     def plan(self) -> Node:
         self.where()
         windows = self._windows()
+        self._grouping_sets()
         items = self.items()
         keys = self._keys(items, windows)
         having = self.tree.args.get("having")
@@ -67,7 +72,7 @@ class Block:
         aggregates = any(_has_aggregate(i.expr) for i in items)
         if keys is None and not aggregates and having is None and not self._orders_by_aggregate(order):
             return self._finish(items, [i.expr for i in items], None)
-        lift = Lift(keys or [], windows.values, self.subqueries.scalars)
+        lift = Lift(keys or [], windows.values, {**self.subqueries.scalars, **self._marks})
         lifted = [lift.expr(i.expr, i.tree) for i in items]
         having_parts = [] if having is None else self._having(having, items, lifted, lift)
         sorts = self._sort_exprs(items, lifted, lift)
@@ -76,7 +81,13 @@ class Block:
             aggs = [(Column.fresh("count", BIGINT), Agg(BIGINT, "count", ()))]  # SELECT 1 … HAVING true: still one row
         # A subquery's value that is aggregated, or grouped by, is joined below; any other above the grouping.
         self.child = self.subqueries.join_used(self.child, [*(e for _, e in lift.keys), *(a for _, a in aggs)])
-        grouped: Node = Aggregate(self._without_null_windows(windows), tuple(lift.keys), tuple(aggs))
+        rows = self._without_null_windows(windows)
+        grouped: Node
+        if self._sets is None:
+            grouped = Aggregate(rows, tuple(lift.keys), tuple(aggs))
+        else:
+            *bits, number = self._marks.values()
+            grouped = union_of_sets(rows, lift.keys, aggs, self._sets, bits, number)
         conditions = [p for p in having_parts if isinstance(p, Expr)]
         grouped = self.subqueries.join_used(grouped, conditions, lift)
         if (condition := all_of(conditions)) != TRUE:
@@ -156,10 +167,22 @@ class Block:
         return items
 
     def _bind(self, tree: exp.Expr) -> Expr:
-        return bind_expr(self.subqueries.without(tree), self.scope, self.analyzer)
+        return bind_expr(self._plain(tree), self.scope, self.analyzer)
+
+    def _plain(self, tree: exp.Expr) -> exp.Expr:
+        """The tree with names for what is joined beside the block's rows, or tells its grouping sets apart."""
+        tree = self.subqueries.without(tree)
+        if not self._marks or not any("mark" in call.meta for call in tree.find_all(exp.Anonymous)):
+            return tree
+        holder = exp.Paren(this=tree.copy())
+        for call in [c for c in holder.find_all(exp.Anonymous) if "mark" in c.meta]:
+            call.replace(exp.column(f"__mark {call.meta['mark']}", quoted=True))
+        inner = holder.this
+        assert isinstance(inner, exp.Expr)
+        return inner
 
     def _type_of(self, tree: exp.Expr) -> Type:
-        return bind_expr(tree, self.scope, self.analyzer).type
+        return self._bind(tree).type
 
     def _star(self, tree: exp.Expr) -> list[Item]:
         star = tree if isinstance(tree, exp.Star) else tree.this
@@ -183,14 +206,9 @@ class Block:
         group = self.tree.args.get("group")
         if group is None:
             return None
-        for part in ("grouping_sets", "cube", "rollup", "totals"):
-            if group.args.get(part):
-                raise OutsideAlgebra(f"GROUP BY {part.upper().replace('_', ' ')}", position_of(group))
-        if any(isinstance(e, exp.GroupingSets | exp.Cube | exp.Rollup) for e in group.expressions):
-            raise OutsideAlgebra("GROUP BY with grouping sets", position_of(group))
-        for tree in group.expressions:
-            if isinstance(tree, exp.Rollup | exp.Cube | exp.GroupingSets):
-                raise OutsideAlgebra(f"GROUP BY {type(tree).__name__.upper()}", position_of(group))
+        sets = grouping_sets(group)
+        if sets is not None:
+            return self._keys_of_sets(group, sets, items, windows)
         if group.args.get("all"):
             found = [i.expr for i in items if not _has_aggregate(i.expr)]
         else:
@@ -201,6 +219,47 @@ class Block:
             _refuse_aggregates(expr, group, "GROUP BY")
             if not any(expr == known for _, known in keys):
                 keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
+        return keys
+
+    # Grouping sets
+
+    def _grouping_sets(self) -> None:
+        """Give names to what grouping() and grouping_id() tell, before anything that calls them is bound."""
+        group = self.tree.args.get("group")
+        sets = grouping_sets(group) if group is not None else None
+        if sets is None:
+            return
+        trees = key_trees(group, sets)
+        texts = [t.sql() for t in trees]
+        bits = [Column.fresh(f"grouping {i}", TINYINT) for i in range(len(trees))]
+        number = Column.fresh("grouping_id", BIGINT)
+        self._marks = {c.id: c for c in (*bits, number)}
+        for column in self._marks.values():
+            self.scope.extras[(f"__mark {column.id}",)] = column
+        for call in [c for c in self.tree.find_all(exp.Anonymous) if is_grouping_call(c)]:
+            if call.find_ancestor(exp.Query) is not self.tree:
+                continue
+            args = [a.sql() for a in call.expressions]
+            if call.name.lower() == "grouping" and len(args) == 1 and args[0] in texts:
+                call.meta["mark"] = bits[texts.index(args[0])].id
+            elif call.name.lower() == "grouping_id" and args in ([], texts):
+                call.meta["mark"] = number.id
+            else:
+                raise OutsideAlgebra("grouping() of something that is not a key", position_of(call))
+
+    def _keys_of_sets(
+        self, group: exp.Expr, sets: list[list[exp.Expr]], items: list[Item], windows: Windows
+    ) -> list[tuple[Column, Expr]]:
+        trees = key_trees(group, sets)
+        place = {t.sql(): i for i, t in enumerate(trees)}
+        keys: list[tuple[Column, Expr]] = []
+        for tree in trees:
+            expr = windows.key(self._key(tree, items))
+            _refuse_aggregates(expr, group, "GROUP BY")
+            if any(expr == known for _, known in keys):
+                raise OutsideAlgebra("grouping sets with one key written in two ways", position_of(group))
+            keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
+        self._sets = [frozenset(place[k.sql()] for k in one) for one in sets]
         return keys
 
     def _key(self, tree: exp.Expr, items: list[Item]) -> Expr:
@@ -258,11 +317,11 @@ class Block:
     def _having(self, clause: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> list[Expr | Existence]:
         """The conditions on groups, and the joins that [NOT] IN and EXISTS among them are."""
         if not has_subquery(clause):
-            return [self._group_condition(clause.this, items, lifted, lift)]
+            return [self._group_condition(self._plain(clause.this), items, lifted, lift)]
         found: list[Expr | Existence] = []
         for part in and_parts(clause.this):
             existence = self.subqueries.existence(part) if has_subquery(part) else None
-            found.append(existence or self._group_condition(self.subqueries.without(part), items, lifted, lift))
+            found.append(existence or self._group_condition(self._plain(part), items, lifted, lift))
         return found
 
     def _group_condition(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> Expr:
@@ -294,7 +353,7 @@ class Block:
             if isinstance(item.this, exp.Var) or has_subquery(item.this):
                 continue  # ORDER BY ALL: the select list decides
             try:
-                if _has_aggregate(bind_expr(item.this, self.scope, self.analyzer)):
+                if _has_aggregate(self._bind(item.this)):
                     return True
             except SqlError:
                 continue
@@ -312,7 +371,7 @@ class Block:
             if ordinal is not None:
                 expr = lifted[stand_ins.index(ordinal)]
             else:
-                expr = self._through_outputs(self.subqueries.without(item.this), items, lifted, lift)
+                expr = self._through_outputs(self._plain(item.this), items, lifted, lift)
             keys.append(sort_key(item, expr))
         return keys
 
