@@ -61,4 +61,4 @@ def test_the_clock_moves_without_an_event() -> None:
         assert db.sql("SELECT * FROM q2").rows() == [(None,)]
         db.insert("clock", [(7,)])
         assert db.sql("SELECT max_cost > 0 FROM q2").rows() == [(True,)]
-        assert "clock" in dict((r[0], r[1]) for r in db.sql("DESCRIBE q2").rows())["# read at each query"]
+        assert "clock" in {r[0]: r[1] for r in db.sql("DESCRIBE q2").rows()}["# read at each query"]

@@ -328,3 +328,12 @@ LEFT ANTI JOIN (SELECT g, max(x) m FROM s GROUP BY g) c ON a.n = c.m;
 
 -- grouped streams, theta
 SELECT a.g, b.g AS h FROM (SELECT g, count(*) n FROM s GROUP BY g) a FULL JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.n < b.m;
+
+-- sliding windows
+SELECT window.start AS a, window.end AS e, g, count(*) n, sum(x) t FROM s GROUP BY window(ts, '6 hours', '2 hours'), g;
+
+-- sliding windows, uneven
+SELECT window.start AS a, count(*) n FROM s GROUP BY window(ts, '5 hours', '2 hours') HAVING count(*) > 3;
+
+-- windows with an offset
+SELECT window.start AS a, window.end AS e, count(*) n FROM s GROUP BY window(ts, '6 hours', '6 hours', '45 minutes');

@@ -27,6 +27,7 @@ from headrace.types import BOOLEAN, Schema
 
 ScanKind = Choice["stream", "table", "view", "state", "static", "rows"]
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
+SetKind = Choice["intersect", "except"]
 
 __all__ = [
     "Aggregate",
@@ -37,6 +38,7 @@ __all__ = [
     "Node",
     "Project",
     "Scan",
+    "SetKind",
     "SetOperation",
     "Sort",
     "SortKey",
@@ -278,7 +280,7 @@ class UnionAll(Node):
 class SetOperation(Node):
     """INTERSECT ALL or EXCEPT ALL, matched by position; NULLs are equal to each other."""
 
-    kind: Choice["intersect", "except"]
+    kind: SetKind
     left: Node
     right: Node
     columns: tuple[Column, ...]
@@ -388,6 +390,11 @@ def reads_ungrouped(node: Node) -> bool:
 def tables_in(node: Node) -> set[str]:
     """The tables a plan reads."""
     return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "table"}
+
+
+def views_in(node: Node) -> set[str]:
+    """The continuous views a plan reads."""
+    return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "view"}
 
 
 ONE_ROW = Values((), ((),))

@@ -24,6 +24,7 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetKind,
     SetOperation,
     Sort,
     SparkSql,
@@ -200,7 +201,8 @@ class Binder:
             same = all_of([Call(BOOLEAN, "<=>", pair) for pair in zip(first.output, second.output, strict=True)])
             node = Join("semi" if isinstance(tree, exp.Intersect) else "anti", first, second, same)
         else:
-            node = SetOperation("intersect" if isinstance(tree, exp.Intersect) else "except", *inputs, columns)
+            kind: SetKind = "intersect" if isinstance(tree, exp.Intersect) else "except"
+            node = SetOperation(kind, inputs[0], inputs[1], columns)
         return self._order_and_limit(tree, node)
 
     def _order_and_limit(self, tree: exp.Expr, node: Node) -> Node:

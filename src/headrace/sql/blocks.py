@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from headrace.errors import NotYetSupported, SqlError
 from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, substitute, walk
-from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
+from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey, UnionAll
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
 from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets
 from headrace.sql.naming import output_name
@@ -81,7 +81,7 @@ class Block:
             aggs = [(Column.fresh("count", BIGINT), Agg(BIGINT, "count", ()))]  # SELECT 1 … HAVING true: still one row
         # A subquery's value that is aggregated, or grouped by, is joined below; any other above the grouping.
         self.child = self.subqueries.join_used(self.child, [*(e for _, e in lift.keys), *(a for _, a in aggs)])
-        rows = self._without_null_windows(windows)
+        rows = windows.rows(self.child)
         grouped: Node
         if self._sets is None:
             grouped = Aggregate(rows, tuple(lift.keys), tuple(aggs))
@@ -226,8 +226,7 @@ class Block:
     def _grouping_sets(self) -> None:
         """Give names to what grouping() and grouping_id() tell, before anything that calls them is bound."""
         group = self.tree.args.get("group")
-        sets = grouping_sets(group) if group is not None else None
-        if sets is None:
+        if group is None or (sets := grouping_sets(group)) is None:
             return
         trees = key_trees(group, sets)
         texts = [t.sql() for t in trees]
@@ -289,7 +288,10 @@ class Block:
         for tree in group.expressions if group is not None else ():
             if isinstance(tree, exp.Anonymous) and tree.name.lower() == "session_window":
                 raise NotYetSupported(
-                    "session_window()", position=position_of(tree), hint="window(ts, '10 minutes') makes fixed windows"
+                    "session_window(): a late row can merge two sessions, so every row's time would have to be kept",
+                    position=position_of(tree),
+                    hint="group by (key, ts), the state that would be kept, and build sessions with window functions "
+                    "above it; window(ts, '10 minutes') makes fixed windows",
                 )
             if not (isinstance(tree, exp.Anonymous) and tree.name.lower() == "window"):
                 continue
@@ -298,19 +300,12 @@ class Block:
                 raise NotYetSupported(
                     "this form of window()",
                     position=position_of(tree),
-                    hint="window(timestamp_column, '10 minutes') groups by tumbling windows",
+                    hint="window(timestamp_column, '10 minutes'[, '5 minutes']) groups by tumbling or sliding windows",
                 )
             windows.add(bound, self.scope)
             self.tree = self.tree.copy() if windows.first else self.tree
             _name_fields(self.tree, tree)
         return windows
-
-    def _without_null_windows(self, windows: Windows) -> Node:
-        """Spark's time windows leave rows without a time out."""
-        node = self.child
-        for timestamp in windows.timestamps:
-            node = Filter(node, Call(BOOLEAN, "isnotnull", (timestamp,)))
-        return node
 
     # HAVING, ORDER BY, DISTINCT, LIMIT
 
@@ -425,6 +420,8 @@ class Windows:
         self.timestamps: list[Expr] = []
         self.values: dict[int, Expr] = {}
         self._starts: dict[Expr, Expr] = {}
+        self.slides: tuple[Expr, Column, int, int, Expr] | None = None
+        """Of a sliding window: the start of the last window a row is in, the column of starts, length, slide, time."""
 
     @property
     def first(self) -> bool:
@@ -433,18 +430,47 @@ class Windows:
     def add(self, window: Call, scope: Scope) -> None:
         if self.timestamps:
             raise NotYetSupported("more than one window() in GROUP BY")
-        timestamp, length = window.args
-        assert isinstance(length, Literal)
-        key = Call(timestamp.type, "window_start", (timestamp, length))
+        timestamp, *literals = window.args
+        length, slide, offset = (*_micros(literals), 0, 0)[:3]
+        slide = slide or length
+        moment = Call(timestamp.type, "-", (timestamp, Literal(DAY_TIME, offset))) if offset else timestamp
+        last: Expr = Call(timestamp.type, "window_start", (moment, Literal(DAY_TIME, slide)))
+        last = Call(timestamp.type, "+", (last, Literal(DAY_TIME, offset))) if offset else last
+        key = last
+        if slide < length:
+            # Each row is in every window that began less than a length ago.
+            begins = Column.fresh("start", timestamp.type)
+            self.slides = (last, begins, length, slide, timestamp)
+            key = begins
         start = Column.fresh("start", timestamp.type)
         end = Column.fresh("end", timestamp.type)
-        width = Literal(DAY_TIME, length.value)
         self.timestamps.append(timestamp)
         self._starts[window] = key
         self.values[start.id] = key
-        self.values[end.id] = Call(timestamp.type, "+", (key, width))
+        self.values[end.id] = Call(timestamp.type, "+", (key, Literal(DAY_TIME, length)))
         scope.extras[("window", "start")] = start
         scope.extras[("window", "end")] = end
+
+    def rows(self, node: Node) -> Node:
+        """The rows that are in a window, once for each window they are in."""
+        for timestamp in self.timestamps:
+            node = Filter(node, Call(BOOLEAN, "isnotnull", (timestamp,)))
+        if self.slides is None:
+            return node
+        last, begins, length, slide, timestamp = self.slides
+        branches = []
+        columns = (*(Column.fresh(c.name, c.type) for c in node.output), begins)
+        for back in range(0, length, slide):
+            begin: Expr = Call(begins.type, "-", (last, Literal(DAY_TIME, back))) if back else last
+            branch: Node = Project(node, (*((c, c) for c in node.output), (Column.fresh("start", begins.type), begin)))
+            if back + slide > length:
+                until = Call(begins.type, "+", (branch.output[-1], Literal(DAY_TIME, length)))
+                branch = Filter(branch, Call(BOOLEAN, "<", (timestamp, until)))
+            branches.append(branch)
+        return Project(
+            UnionAll(tuple(branches), columns),
+            (*((own, c) for own, c in zip(node.output, columns, strict=False)), (begins, begins)),
+        )
 
     def key(self, expr: Expr) -> Expr:
         return self._starts.get(expr, expr)
@@ -482,6 +508,10 @@ class Lift:
                 hint=f"add {expr.name} to GROUP BY, or aggregate it",
             )
         return expr.with_children(tuple(self._lift(c, tree, keep) for c in expr.children)) if expr.children else expr
+
+
+def _micros(literals: list[Expr]) -> list[int]:
+    return [e.value for e in literals if isinstance(e, Literal)]
 
 
 def _has_aggregate(expr: Expr) -> bool:

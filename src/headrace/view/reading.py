@@ -1,7 +1,7 @@
 """Answers of continuous views: merge, run the upper pipeline, keep the result (000 §4.2.4-4.2.5).
 
 A result is kept with the epoch of the last change to anything it rests on: the
-view's states, and the tables of its upper pipeline. While none of them changes,
+view's states, and the tables and views of its upper pipeline. While none of them changes,
 a query gets the kept rows.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -31,8 +32,9 @@ class Refresh:
 class Answers:
     """The kept results of all continuous views."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
         self._runtime = runtime
+        self._views = views
         self._kept: dict[str, Refresh] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._prepared: dict[str, tuple[ContinuousView, query.Prepared, query.Leaves]] = {}
@@ -69,7 +71,8 @@ class Answers:
 
     def _changed(self, snapshot: Snapshot, view: ContinuousView) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]
-        return max(snapshot.last_change(r) for r in relations)
+        below = [self._changed(snapshot, self._views[v.lower()]) for v in view.upper_views]
+        return max([*(snapshot.last_change(r) for r in relations), *below])
 
     def _evaluate(self, snapshot: Snapshot, view: ContinuousView) -> pa.Table:
         self.evaluations += 1
@@ -77,4 +80,7 @@ class Answers:
             merges = {("state", s.name): view.merge_sql(s, snapshot.table(view.relation(s))) for s in view.plan.states}
             self._prepared[view.name] = (view, query.Prepared(self._runtime, view.plan.upper), query.Leaves({}, merges))
         _, prepared, leaves = self._prepared[view.name]
+        if view.upper_views:
+            rows = {("view", v): self.rows(snapshot, self._views[v.lower()]) for v in view.upper_views}
+            leaves = query.Leaves(rows, leaves.sql)
         return query.run(self._runtime, snapshot, prepared, leaves)

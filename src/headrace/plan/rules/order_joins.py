@@ -14,59 +14,70 @@ the table is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
 
 from headrace.plan.exprs import Call, Column, Expr, Literal, all_of, columns, conjuncts
-from headrace.plan.nodes import ALWAYS, Filter, Join, Node, Project, Scan, reads_ungrouped, streams_in
+from headrace.plan.nodes import ALWAYS, Filter, Join, Node, Project, Scan, reads_ungrouped, streams_in, walk_plan
 from headrace.plan.rules.factor_disjunctions import any_of, disjuncts
-
-Visit = Callable[[Node], Node]
 
 
 def order_joins(root: Node) -> Node:
     """The plan with the inner joins around each ungrouped stream put in a good order."""
+    readers = Counter(id(c) for n in walk_plan(root) for c in n.children)
     done: dict[int, Node] = {}
 
     def visit(node: Node) -> Node:
         if id(node) not in done:
-            done[id(node)] = _ordered(node, visit) if _clustered(node) else _over(node, visit)
+            done[id(node)] = ordered(node) if _open(node) and reads_ungrouped(node) else over(node)
         return done[id(node)]
+
+    def over(node: Node) -> Node:
+        children = tuple(visit(c) for c in node.children)
+        same = all(a is b for a, b in zip(children, node.children, strict=True))
+        return node if same else node.with_children(children)
+
+    def ordered(node: Node) -> Node:
+        leaves, parts = flatten(node)
+        leaves = [visit(leaf) for leaf in leaves]
+        streams = [leaf for leaf in leaves if reads_ungrouped(leaf)]
+        if len(streams) != 1 or len(leaves) < 3 or any(streams_in(x) for x in leaves if x is not streams[0]):
+            return over(node)
+        cluster = _Cluster(parts)
+        leaves, stream = cluster.restricted(leaves, streams[0])
+        joined = cluster.probed(stream, cluster.built([leaf for leaf in leaves if leaf is not stream]))
+        return Project(joined, tuple((c, c) for c in node.output))
+
+    def flatten(node: Node) -> tuple[list[Node], list[Expr]]:
+        """The inputs of a tree of inner joins, and all its conditions."""
+        assert isinstance(node, Join)
+        leaves: list[Node] = []
+        parts: list[Expr] = []
+        for side in node.children:
+            if isinstance(side, Filter) and readers[id(side)] == 1:
+                parts += conjuncts(side.condition) if inside(side.child) else []
+                side = side.child if inside(side.child) else side
+            below = flatten(side) if inside(side) else ([side], [])
+            leaves, parts = [*leaves, *below[0]], [*parts, *below[1]]
+        return leaves, [*parts, *conjuncts(node.condition)]
+
+    def inside(node: Node) -> bool:
+        """A node that is read twice stays one, so it is an input, whatever it is."""
+        return _open(node) and readers[id(node)] == 1
 
     return visit(root)
 
 
-def _over(node: Node, visit: Visit) -> Node:
-    children = tuple(visit(c) for c in node.children)
-    same = all(a is b for a, b in zip(children, node.children, strict=True))
-    return node if same else node.with_children(children)
+def _open(node: Node) -> bool:
+    """Whether a node is a join that may be taken apart."""
+    return isinstance(node, Join) and node.kind == "inner" and not _kept_together(node)
 
 
-def _clustered(node: Node) -> bool:
-    return isinstance(node, Join) and node.kind == "inner"
-
-
-def _ordered(node: Node, visit: Visit) -> Node:
-    leaves, parts = _flatten(node)
-    leaves = [visit(leaf) for leaf in leaves]
-    streams = [leaf for leaf in leaves if reads_ungrouped(leaf)]
-    if len(streams) != 1 or len(leaves) < 3 or any(streams_in(x) for x in leaves if x is not streams[0]):
-        return _over(node, visit)
-    cluster = _Cluster(parts)
-    leaves, stream = cluster.restricted(leaves, streams[0])
-    joined = cluster.probed(stream, cluster.built([leaf for leaf in leaves if leaf is not stream]))
-    return Project(joined, tuple((c, c) for c in node.output))
-
-
-def _flatten(node: Node) -> tuple[list[Node], list[Expr]]:
-    """The inputs of a tree of inner joins, and all its conditions."""
-    if isinstance(node, Join) and node.kind == "inner":
-        left, right = _flatten(node.left), _flatten(node.right)
-        return [*left[0], *right[0]], [*left[1], *right[1], *conjuncts(node.condition)]
-    if isinstance(node, Filter) and _clustered(node.child):
-        leaves, parts = _flatten(node.child)
-        return leaves, [*parts, *conjuncts(node.condition)]
-    return [node], []
+def _kept_together(node: Join) -> bool:
+    """Tables without keys, joined by an equality before the stream: nothing better is known than what was written."""
+    if streams_in(node) or any(isinstance(n, Scan) and n.key for n in walk_plan(node)):
+        return False
+    return any(isinstance(p, Call) and p.fn == "=" for p in conjuncts(node.condition))
 
 
 class _Cluster:
