@@ -97,8 +97,8 @@ class Database:
         self._closed = False
         self._users = 0
         self._idle = threading.Condition()
-        self._answers = Answers(self._runtime)
         self._views: dict[str, ContinuousView] = {}
+        self._answers = Answers(self._runtime, self._views)
         self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views, self._answers)

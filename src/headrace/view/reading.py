@@ -1,7 +1,7 @@
 """Answers of continuous views: merge, run the upper pipeline, keep the result (000 §4.2.4-4.2.5).
 
 A result is kept with the epoch of the last change to anything it rests on: the
-view's states, and the tables of its upper pipeline. While none of them changes,
+view's states, and the tables and views of its upper pipeline. While none of them changes,
 a query gets the kept rows.
 
 States that fit are kept merged in memory (``resident.py``). A query takes the
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -43,8 +43,9 @@ class Refresh:
 class Answers:
     """The kept results of all continuous views, and their states in memory."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
         self._runtime = runtime
+        self._views = views
         self._kept: dict[str, Refresh] = {}
         self._locks: dict[str, threading.RLock] = {}
         self._prepared: dict[str, tuple[ContinuousView, query.Prepared]] = {}
@@ -112,10 +113,12 @@ class Answers:
 
     def _changed(self, snapshot: Snapshot, view: ContinuousView) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]
-        return max(snapshot.last_change(r) for r in relations)
+        below = [self._changed(snapshot, self._views[v.lower()]) for v in view.upper_views]
+        return max([*(snapshot.last_change(r) for r in relations), *below])
 
     def _evaluate(self, snapshot: Snapshot, view: ContinuousView, patient: bool) -> pa.Table:
-        leaves = self.states(snapshot, view, patient=patient)
+        views = {("view", v): self.rows(snapshot, self._views[v.lower()], patient=patient) for v in view.upper_views}
+        leaves = replace(self.states(snapshot, view, patient=patient), arrow=views)
         self.evaluations += 1
         if self._prepared.get(view.name, (None,))[0] is not view:
             self._prepared[view.name] = (view, query.Prepared(self._runtime, view.plan.upper))
