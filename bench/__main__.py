@@ -179,7 +179,7 @@ def _flink(wanted: bool, out: Report, console: Console) -> Path | None:
         python = flink.environment(ROOT, console.print)
     except flink.FlinkUnavailable as reason:
         console.print(f"flink: left out: {reason}", style="bold red", markup=False)
-        out.flink = f"Flink left out ({reason})"
+        out.flink = "Flink left out (it could not be installed)"
         return None
     out.flink = flink.version()
     return python

@@ -102,7 +102,8 @@ def tpch_section(
     lines += [
         prose("""
             - Headrace: COPY, with its durable commit, plus SELECT on the continuous view. Making the tables, the
-            stream and the view is not timed."""),
+            stream and the view is not timed. Spark's Python workers are running, as the peers' processes are (Spark
+            ends them after an idle minute; a short COPY before each run starts them again)."""),
         prose("""
             - Spark Structured Streaming: availableNow, complete mode, as many shuffle partitions as cores, static
             tables cached beforehand. Q15 and Q20 have operators above their grouping, which a streaming query cannot
