@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -193,23 +193,21 @@ def test_oracle_any_schedule_counts_each_batch_once(
 def test_the_porter_takes_batches_as_they_come_and_a_fork_is_no_owner(tmp_path: Path) -> None:
     make(tmp_path)
     db = headrace.connect(tmp_path)
-    threads = [threading.Thread(target=put, args=(tmp_path, 0, ["a"]))]
-    for thread in threads:
-        thread.start()
-        thread.join()
-    tray = Tray(tmp_path, QUERY)
-    for _ in range(400):
+    tray = put(tmp_path, 0, ["a"])
+    for _ in range(3000):
         if not tray.waiting(0):
             break
-        threading.Event().wait(0.01)
+        time.sleep(0.01)
     assert counts(db) == {"a": 1}
     ready, done = os.pipe(), os.pipe()
     if (child := os.fork()) == 0:
         os.write(ready[1], b"x")
         os.read(done[0], 1)
         os._exit(0)
-    os.read(ready[0], 1)
-    db.close()
-    assert not owned(tmp_path)
-    os.write(done[1], b"x")
-    os.waitpid(child, 0)
+    try:
+        os.read(ready[0], 1)
+        db.close()
+        assert not owned(tmp_path)
+    finally:
+        os.write(done[1], b"x")
+        os.waitpid(child, 0)
