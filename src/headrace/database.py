@@ -12,23 +12,25 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from headrace import catalog as definitions
 from headrace import query
 from headrace.catalog import Catalog, Relation, Stream, Table, View
-from headrace.definition import Definer
+from headrace.definition import Definer, columns_of
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
+from headrace.file_tables import refresh, refuse_rows
 from headrace.loading import Batch, Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
@@ -40,11 +42,13 @@ from headrace.spark.attach import Attachment, Attachments
 from headrace.spark.porter import Porter
 from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
-from headrace.sql.binder import Binder
+from headrace.sql.binder import Binder, stored
+from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.store import Snapshot, Store
 from headrace.store.writer import closed
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView, reopen
+from headrace.view.inlining import inlined
 from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
@@ -83,6 +87,9 @@ class Database:
             settings={"time_zone": given.time_zone} if "time_zone" in settings else {},
             defaults={"time_zone": zone or given.time_zone},
             memory_limit=given.memory_limit,
+            durability=given.durability,
+            group_ms=given.group_ms,
+            accept_state=given.accept_state,
         )
         chosen = replace(given, time_zone=store.settings["time_zone"])
         session = Session(chosen, spark)
@@ -90,8 +97,8 @@ class Database:
         self._closed = False
         self._users = 0
         self._idle = threading.Condition()
-        self._answers = Answers(self._runtime)
         self._views: dict[str, ContinuousView] = {}
+        self._answers = Answers(self._runtime, self._views)
         self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views, self._answers)
@@ -121,6 +128,9 @@ class Database:
         with self.in_use():
             known = self._queries.get(text)
             if known is None:
+                inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
+                if inline is not None and isinstance(self.catalog.find(inline.name), Stream | Table):
+                    return self._insert_inline(inline)
                 statement = s.parse(text)
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
@@ -251,6 +261,8 @@ class Database:
                 return self._result(self._rows(_Kept(statement)))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
                 return self._defined(self._definer.create(statement))
+            case s.CreateTableAs():
+                return self._defined(self._create_table_as(statement))
             case s.Drop():
                 return self._defined(self._drop(statement))
             case s.Insert():
@@ -303,8 +315,24 @@ class Database:
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
-        count = self._loader.insert(target, self._rows(_Kept(statement)))
+        return self._inserted(target, self._loader.insert(target, self._rows(_Kept(statement))))
+
+    def _inserted(self, target: Stream | Table, count: int) -> Result:
         return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+
+    def _insert_inline(self, inline: InlineRows) -> Result:
+        target = self._target(inline.name, inline.position)
+        plan = optimize(stored(inline.source(), target, inline.columns, inline.position))
+        rows = query.run_now(self._runtime, plan, query.Leaves({INLINE: inline.rows}, {}))
+        return self._inserted(target, self._loader.insert(target, rows))
+
+    def _create_table_as(self, statement: s.CreateTableAs) -> str:
+        with self._runtime.tables_lock:
+            if self._definer.exists(statement):
+                return f"{statement.name} exists already"
+            query_ = s.Query(statement.query)
+            columns = columns_of(self.plan(query_), statement.name, statement.position)
+            return self._definer.create_filled(Table(statement.name, columns), self._rows(_Kept(query_)))
 
     def rows_at(self, name: str) -> tuple[int, pa.Table]:
         """The newest epoch, and a relation's rows in it."""
@@ -323,15 +351,13 @@ class Database:
         """
         for attempt in itertools.count():
             version = self.catalog.version
-            prepared = kept.under(version)
-            if prepared is None:
-                prepared = kept.keep(version, query.Prepared(self._runtime, self._plan_of(kept.statement)))
-            views = {scan.relation: self._views.get(scan.relation.lower()) for scan in prepared.scans}
+            planned = kept.under(version) or kept.keep(self._planned(version, kept.statement))
+            refresh(self._runtime, self._file_tables(planned.whole, planned.views))
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
                     try:
                         hasty = attempt < _HASTY_ATTEMPTS
-                        return snapshot.epoch, self._run_over(snapshot, prepared, views, patient=not hasty)
+                        return snapshot.epoch, self._run_over(snapshot, planned, patient=not hasty)
                     except query.Again:
                         continue
                     except HeadraceError:
@@ -339,6 +365,20 @@ class Database:
                             raise
             time.sleep(0.001)
         raise AssertionError("never ends without an answer")
+
+    def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
+        whole = query.Prepared(self._runtime, self._plan_of(statement))
+        views = {scan.relation: self._views.get(scan.relation.lower()) for scan in whole.scans}
+        found = inlined(whole.plan, views)
+        by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
+        return _Planned(version, whole, views, by_state)
+
+    def _file_tables(self, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]) -> list[Table]:
+        """The tables over files a query reads, by itself or through a continuous view."""
+        names = {scan.relation for scan in prepared.scans if scan.kind == "table"}
+        names.update(name for view in views.values() if view is not None for name in view.upper_tables)
+        found = [self.catalog.find(name) for name in sorted(names)]
+        return [t for t in found if isinstance(t, Table) and t.files is not None]
 
     def _plan_of(self, statement: s.Query | s.Insert) -> Node:
         if isinstance(statement, s.Query):
@@ -350,20 +390,18 @@ class Database:
             raise _bare_stream(name)
         return plan
 
-    def _run_over(
-        self,
-        snapshot: Snapshot,
-        prepared: query.Prepared,
-        views: Mapping[str, ContinuousView | None],
-        *,
-        patient: bool,
-    ) -> pa.Table:
+    def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
+        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0]):
+            filtered, over_state = planned.by_state
+            with self._answers.lock(filtered.name):
+                leaves = self._answers.states(snapshot, filtered, patient=patient)
+                return query.run(self._runtime, snapshot, over_state, leaves)
         arrow: dict[tuple[str, str], pa.Table] = {}
-        for scan in prepared.scans:
-            view = views[scan.relation] if scan.kind == "view" else None
+        for scan in planned.whole.scans:
+            view = planned.views[scan.relation] if scan.kind == "view" else None
             if view is not None and ("view", scan.relation) not in arrow:
                 arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
-        return query.run(self._runtime, snapshot, prepared, query.Leaves(arrow, {}))
+        return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
 
     # Shared pieces
 
@@ -408,6 +446,8 @@ class Database:
                 position=position,
                 hint=f"insert into what it reads: {', '.join(relation.reads)}",
             )
+        if isinstance(relation, Table):
+            refuse_rows(relation, position)
         return relation
 
     def _result(self, rows: pa.Table, *, whole: bool = False) -> Result:
@@ -435,20 +475,31 @@ class Database:
         self._runtime.writer_version = self.catalog.version
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """A query's plan, the catalog version it holds for and the views it reads."""
+
+    version: int
+    whole: query.Prepared
+    views: Mapping[str, ContinuousView | None]
+    by_state: tuple[ContinuousView, query.Prepared] | None
+    """The plan over the one view's state instead of its answer, where that is less work."""
+
+
 class _Kept:
-    """A query with its plan and the catalog version that holds for; one assignment replaces both."""
+    """A query with its plan under some catalog version; one assignment replaces it."""
 
     def __init__(self, statement: s.Query | s.Insert) -> None:
         self.statement = statement
-        self._planned: tuple[int, query.Prepared] | None = None
+        self._planned: _Planned | None = None
 
-    def under(self, version: int) -> query.Prepared | None:
+    def under(self, version: int) -> _Planned | None:
         planned = self._planned
-        return planned[1] if planned is not None and planned[0] == version else None
+        return planned if planned is not None and planned.version == version else None
 
-    def keep(self, version: int, prepared: query.Prepared) -> query.Prepared:
-        self._planned = (version, prepared)
-        return prepared
+    def keep(self, planned: _Planned) -> _Planned:
+        self._planned = planned
+        return planned
 
 
 def _bare_stream(name: str) -> NotYetSupported:

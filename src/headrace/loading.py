@@ -6,13 +6,13 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace import tables
 from headrace.catalog import Catalog, Stream, Table
@@ -23,8 +23,8 @@ from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.store import Transaction
-from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
-from headrace.stream.files import format_of, plan_slices, resolve
+from headrace.stream.csv import CsvOptions
+from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
 from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.rows import match_columns, to_arrow
@@ -123,13 +123,13 @@ class Loader:
         given = dict(statement.options)
         paths = resolve(statement.path, given.get("format"))
         format = format_of(paths, given.pop("format", None))
-        given.pop("quoted_newlines", None)
         schema = _file_schema(target, statement)
         options: CsvOptions | None = None
-        if format == "parquet":
+        if format in ("parquet", "json"):
             if given:
+                shown = "Parquet" if format == "parquet" else "JSON"
                 raise DataError(
-                    "COPY_OPTION_UNKNOWN", f"COPY of Parquet has no option {next(iter(given))}", hint="leave it out"
+                    "COPY_OPTION_UNKNOWN", f"COPY of {shown} has no option {next(iter(given))}", hint="leave it out"
                 )
         else:
             options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
@@ -145,11 +145,11 @@ class Loader:
         wanted = arrow_schema(table.columns)
         total = 0
         try:
-            with pq.ParquetWriter(file, wanted) as writer:
+            with tables.segment_writer(file, wanted) as write:
                 for rows in self._table_rows(slices, files, names):
                     whole = _with_missing(rows, table)
                     tables.check_not_null(table, whole)
-                    writer.write_table(whole)
+                    write(whole)
                     total += whole.num_rows
             if total:
                 tables.add_segments(self._runtime, table, [(file, total)])
@@ -162,13 +162,10 @@ class Loader:
         return total
 
     def _table_rows(self, slices: Sequence[Any], files: Files, names: tuple[str, ...]) -> Any:
-        import duckdb
-
         for part in slices:
-            if isinstance(part, CsvSlice):
-                assert files.options is not None
+            if isinstance(part, TextSlice):
                 zone = self._runtime.settings.time_zone
-                for batch in read_csv(part, files.options, files.schema, names, zone=zone):
+                for batch in read_text(part, files.options, files.schema, names, zone=zone):
                     yield pa.Table.from_batches([batch])
                 continue
             for piece in part.pieces:
@@ -236,17 +233,15 @@ class Loader:
             if batch is not None and not tx.record(batch.source, batch.sequence):
                 tx.unchanged()
                 return False
-            for state, tables_ in states.items():
-                for rows in tables_:
-                    tx.append(state, rows)
+            tx.append_batches({state: pa.concat_tables(rows) for state, rows in states.items() if rows})
             return True
 
         return self._runtime.store.commit(work, label=label)
 
     def _await_catalog(self, version: int) -> None:
-        """Wait for the DDL that made our state rows void to become visible here too."""
+        """Wait for the DDL that made our state rows void to become visible here too, or to fail."""
         deadline = time.monotonic() + 60
-        while self._runtime.catalog.version == version:
+        while self._runtime.catalog.version == version != self._runtime.writer_version:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)
@@ -267,8 +262,10 @@ class Loader:
                 self._appended[state] += sum(t.num_rows for t in added)
             limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
             if self._appended[state] > limit:
-                # A query of the view goes first, until so much has piled up that this insert must wait for it.
-                self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
+                # The rows are committed: what fails now is not their error, and the next insert tries again.
+                with suppress(HeadraceError, duckdb.Error):
+                    # A query of the view goes first, until so much has piled up that this insert must wait for it.
+                    self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
 
     def _compact(self, relation: str, *, wait: bool) -> None:
         view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,8 @@ from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
 from headrace.engine.spark import Relation, leaf, run_plan
 from headrace.engine.worker import conform
-from headrace.errors import ExecutionError
+from headrace.errors import ExecutionError, HeadraceError
+from headrace.file_tables import Opened, open_files
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node, Project, Scan, walk_plan
 from headrace.runtime import Runtime
@@ -45,6 +46,8 @@ class Leaves:
     """Native SQL over the snapshot: a state relation's merge."""
     live: Mapping[Relation, pa.Table] = field(default_factory=dict)
     """Rows in memory that will change after this query: its answer must be a copy."""
+    named: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Arrow tables the native SQL reads by name."""
 
 
 NO_LEAVES = Leaves({}, {})
@@ -109,6 +112,31 @@ def place_of(runtime: Runtime, plan: Node) -> Choice:
 def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Leaves = NO_LEAVES) -> pa.Table:
     """The plan's rows as of the snapshot; :class:`Again` if it must be run over a new one."""
     prepared = plan if isinstance(plan, Prepared) else Prepared(runtime, plan)
+    opened = _opened(runtime, prepared)
+    if opened:
+        arrow = {key: found.rows for key, found in opened.items() if found.rows is not None}
+        texts = {key: found.sql for key, found in opened.items() if found.rows is None}
+        leaves = replace(leaves, arrow={**leaves.arrow, **arrow}, sql={**leaves.sql, **texts})
+    try:
+        return _run(runtime, snapshot, prepared, leaves)
+    except HeadraceError as error:
+        for found in opened.values():
+            error = found.explain(error)
+        raise error from None
+
+
+def _opened(runtime: Runtime, prepared: Prepared) -> dict[Relation, Opened]:
+    """The tables over files among the leaves, each read once however often the plan names it."""
+    found: dict[Relation, Opened] = {}
+    for scan in prepared.scans:
+        table = runtime.catalog.find(scan.relation) if scan.kind == "table" else None
+        if isinstance(table, Table) and table.files is not None and leaf(scan) not in found:
+            fields = {f for s in prepared.scans if leaf(s) == leaf(scan) for f in s.fields}
+            found[leaf(scan)] = open_files(runtime, table, fields)
+    return found
+
+
+def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
     if prepared.choice.place is Place.NATIVE and not prepared.by_spark:
         try:
             return _run_native(runtime, snapshot, prepared, leaves)
@@ -120,12 +148,12 @@ def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Lea
     return _run_spark(runtime, snapshot, prepared.plan, leaves)
 
 
-def run_now(runtime: Runtime, plan: Node) -> pa.Table:
+def run_now(runtime: Runtime, plan: Node, leaves: Leaves = NO_LEAVES) -> pa.Table:
     """The rows of a plan over tables, as of now."""
     prepared = Prepared(runtime, plan)
     while True:
         with runtime.store.read() as snapshot, suppress(Again):
-            return run(runtime, snapshot, prepared)
+            return run(runtime, snapshot, prepared, leaves)
 
 
 def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
@@ -145,7 +173,7 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
         else:
             sources[key] = tables.source(snapshot, runtime.catalog.get(scan.relation, Table))
     try:
-        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()})
+        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()}, **leaves.named)
     except duckdb.Error as error:
         raise from_duckdb(error) from None
     return conform(rows, prepared.schema) if prepared.plan.output else rows
@@ -175,7 +203,7 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Scan, leaves: Leaves)
         return leaves.live[key]
     if key in leaves.sql:
         try:
-            return snapshot.query(leaves.sql[key])
+            return snapshot.query(leaves.sql[key], **leaves.named)
         except duckdb.Error as error:
             failure = from_duckdb(error)
             if isinstance(failure, NativeCannot):  # nobody else can merge a state: its sums pass 38 digits

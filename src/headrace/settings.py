@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from headrace.errors import HeadraceError
 
 ENGINES = ("auto", "native", "tasks", "spark")
+DURABILITY = ("commit", "group", "none")
 
 PINNED_SPARK = {
     "spark.sql.ansi.enabled": "true",
@@ -49,6 +50,13 @@ class Settings:
     """Memory of the Spark driver Headrace starts itself."""
     memory_limit: str = "4GB"
     """Memory the embedded store may use before it spills to disk."""
+    durability: str = "group"
+    """What an acknowledged statement survives. commit and group: a power cut; group syncs the log once for all
+    commits that wait together. none: a killed process, but a power cut may take back the last of them."""
+    group_ms: int = 10
+    """How long the writer may go on gathering commits for one sync while more keep coming; nobody waits alone."""
+    accept_state: bool = False
+    """Open a directory that lost acknowledged epochs, and go on from what is left."""
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Settings:
@@ -64,7 +72,13 @@ class Settings:
             raise HeadraceError(
                 "INVALID_SETTING", f"engine is {settings.engine!r}", hint=f"engine is one of {', '.join(ENGINES)}"
             )
-        for name in ("task_bytes", "tasks", "compact_rows", "state_memory"):
+        if settings.durability not in DURABILITY:
+            raise HeadraceError(
+                "INVALID_SETTING",
+                f"durability is {settings.durability!r}",
+                hint=f"durability is one of {', '.join(DURABILITY)}",
+            )
+        for name in ("task_bytes", "tasks", "compact_rows", "state_memory", "group_ms"):
             value = getattr(settings, name)
             if not isinstance(value, int) or value < 0:
                 raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a whole number, 0 or more")

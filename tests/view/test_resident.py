@@ -210,3 +210,18 @@ def test_a_query_whose_snapshot_was_overtaken() -> None:
             reader.join()
         assert not wrong
         assert db.sql("SELECT sum(c) FROM v").rows() == [(183,)]
+
+
+def test_a_filtered_read_leaves_the_rest_alone() -> None:
+    with headrace.connect() as db:
+        db.sql("CREATE STREAM s (k INT, n INT)")
+        db.sql("CREATE VIEW v AS SELECT k, sum(n) AS n, count(*) AS c FROM s GROUP BY k HAVING count(*) > 1")
+        for turn in range(1, 4):
+            db.insert("s", [(k, n) for k in range(5) for n in (1, 2)] + [(9, 1)] * (turn == 1))
+            assert db.sql("SELECT n, c FROM v WHERE k = 3").rows() == [(3 * turn, 2 * turn)]
+            assert db.sql("SELECT v.n, c AS d FROM v WHERE k = 9 OR n > 100").rows() == []
+            assert db.answers.evaluations == 0, "the whole view was computed"
+        assert db.sql("SELECT count(*) FROM v WHERE k BETWEEN 2 AND 3").rows() == [(2,)]
+        assert db.sql("SELECT sum(n) FROM v").rows() == [(45,)]
+        assert db.answers.evaluations == 1
+        assert db.sql("SELECT n FROM v WHERE k = 3").rows() == [(9,)]

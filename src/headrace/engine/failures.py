@@ -147,9 +147,13 @@ def _spark_line(message: str) -> str:
     return re.sub(r"\s*(If necessary set .*|SQLSTATE: \w+.*)$", "", line)
 
 
+_SOURCE = re.compile(r"!? when casting from source column \S+$")
+"""DuckDB names the column of the text it was given, which is none of the user's."""
+
+
 def _first_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[0].strip() if lines else ""
+    return _SOURCE.sub("", lines[0].strip()) if lines else ""
 
 
 def _execution(condition: str, message: str) -> ExecutionError:

@@ -25,7 +25,8 @@ from headrace.engine.failures import from_spark, packed, restored
 from headrace.engine.session import spark_context
 from headrace.engine.worker import PipelineCannot, Slice, Work, Worker, chunked
 from headrace.errors import HeadraceError
-from headrace.stream.csv import CsvSlice, QuotedNewline
+from headrace.stream.csv import QuotedNewline
+from headrace.stream.files import TextSlice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -181,8 +182,8 @@ def _gather(run: Callable[[], list[Found]]) -> tuple[int, dict[str, list[pa.Tabl
 
 
 def size_of(piece_of: Slice) -> int:
-    """How large a slice is, for progress: bytes of CSV, rows of Parquet."""
-    if isinstance(piece_of, CsvSlice):
+    """How large a slice is, for progress: bytes of text, rows of anything else."""
+    if isinstance(piece_of, TextSlice):
         return piece_of.bytes
     return piece_of.rows
 

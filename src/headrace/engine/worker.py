@@ -25,7 +25,8 @@ from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import HeadraceError, StoreError
 from headrace.stream import files
 from headrace.stream.arrow_file import ArrowSlice, read_arrow
-from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
+from headrace.stream.csv import CsvOptions
+from headrace.stream.files import TextSlice, read_text
 from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source
 from headrace.types import Schema
 
@@ -35,6 +36,9 @@ BATCH = "batch_rows"
 """The name pipelines read their stream's rows by."""
 PARTIALS = "__partials"
 """The name a merge reads partial rows by."""
+MASK = "__mask"
+"""The column of a shared grouping that says which filters a row passed, a bit each."""
+_MANY = 1_024
 CHUNK_ROWS = 262_144
 """Rows handed to DuckDB at once: enough to hide the cost of a query, few enough to bound memory."""
 
@@ -62,11 +66,11 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Part:
-    """One state's share of a shared grouping: its columns, and the count that says which groups it has."""
+    """One state's share of a shared grouping: its columns, of the rows whose mask has its bit (0: all rows)."""
 
     state: str
     columns: tuple[str, ...]
-    present: str | None
+    bit: int
     schema: pa.Schema
 
 
@@ -227,11 +231,14 @@ class Worker:
             except duckdb.Error:
                 self._failed.add(text)
                 continue
-            have: dict[str | None, pa.Table] = {None: rows}
-            for part in shared.parts:
-                if part.present not in have:
-                    have[part.present] = rows.filter(pc.greater(rows.column(part.present), 0))
-            return {p.state: conform(have[p.present].select(p.columns), p.schema) for p in shared.parts}
+            if batch_rows is not None and rows.num_rows > max(_MANY, batch_rows.num_rows // 2):
+                self._failed |= {shared.sql, text}  # hardly any row has a mask in common with another
+                continue
+            have = {0: rows}
+            for bit in {p.bit for p in shared.parts} - {0}:
+                passed = pc.not_equal(pc.bit_wise_and(rows.column(MASK), bit), 0)
+                have[bit] = rows.filter(passed)
+            return {p.state: conform(have[p.bit].select(p.columns), p.schema) for p in shared.parts}
         return {}
 
     def _run(
@@ -267,7 +274,7 @@ class Worker:
     ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         """Read a slice and yield, chunk by chunk, its row count and every pipeline's state rows.
 
-        ``progress`` is told how much of the slice is done, in bytes of CSV or rows of anything else.
+        ``progress`` is told how much of the slice is done, in bytes of text or rows of anything else.
         """
         done = 0
 
@@ -282,9 +289,8 @@ class Worker:
         if isinstance(piece_of, ArrowSlice):
             for chunk in chunked(read_arrow(piece_of, work.columns)):
                 yield advance(chunk.num_rows), self.partials(work, chunk)
-        elif isinstance(piece_of, CsvSlice):
-            assert work.options is not None
-            batches = read_csv(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
+        elif isinstance(piece_of, TextSlice):
+            batches = read_text(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
             for chunk in chunked(batches):
                 yield chunk.num_rows, self.partials(work, with_nulls(chunk, work.missing))
         else:

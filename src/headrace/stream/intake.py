@@ -18,14 +18,14 @@ import pyarrow as pa
 from headrace.catalog import Stream
 from headrace.engine import tasks
 from headrace.engine.places import Place, choose
-from headrace.engine.spark import Relation, frame_of_csv, frame_of_rows, leaf, run_plan
+from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, run_plan
 from headrace.engine.worker import PipelineCannot, Slice, Static, Work
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
 from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
-from headrace.stream.csv import CsvOptions, CsvSlice, QuotedNewline
-from headrace.stream.files import plan_slices
+from headrace.stream.csv import CsvOptions, QuotedNewline
+from headrace.stream.files import TextSlice, plan_slices
 from headrace.types import Schema, arrow_schema, quote
 from headrace.view.compiled import InsertPipeline
 from headrace.view.sharing import Sharing
@@ -241,11 +241,10 @@ class Intake:
         slices = plan_slices(
             given.paths, given.format, given.options, given.schema, names, parallelism, quoted_newlines=True
         )
-        csv = [s for s in slices if isinstance(s, CsvSlice)]
-        if not csv:
+        text = [s for s in slices if isinstance(s, TextSlice)]
+        if not text:
             return frame_of_rows(spark, arrow_schema(stream.columns).empty_table(), stream.columns), 0
-        assert given.options is not None
-        return _in_columns(frame_of_csv(spark, csv, given.options, given.schema, zone), given.schema, stream), None
+        return _in_columns(frame_of_text(spark, text, given.options, given.schema, zone), given.schema, stream), None
 
     def _by_spark(
         self, stream: Stream, pipeline: InsertPipeline, statics: Sequence[Static], frame: DataFrame

@@ -1,9 +1,9 @@
 """Many views on one stream, one pass over each batch (000 Fig. 4.15).
 
-Pipelines that group a stream by the same keys run as one grouping. What a view
-filters becomes a FILTER on its aggregates, and a count says which groups it has
-at all; aggregates that several views ask for are computed once. Each state then
-gets its columns of the groups it has.
+Pipelines that group a stream by the same keys run as one grouping. Which views'
+filters a row passes is a mask, and the mask is one more key: a state takes the
+rows whose mask has its bit, as partial rows like any others. Aggregates that
+several views ask for are computed once.
 
 Only pipelines straight over the stream are shared, and only where filters and
 keys cannot raise: a row that one view filters out must not fail in another's
@@ -18,11 +18,14 @@ from dataclasses import dataclass, replace
 from headrace.catalog import Stream
 from headrace.engine.native_functions import can_raise
 from headrace.engine.plan_sql import native_plan
-from headrace.engine.worker import BATCH, Part, Pipeline, Shared
-from headrace.plan.exprs import TRUE, Agg, Column, Expr, all_of, columns, conjuncts, substitute
+from headrace.engine.worker import BATCH, MASK, Part, Pipeline, Shared
+from headrace.plan.exprs import TRUE, Agg, Call, Case, Column, Expr, Literal, all_of, columns, conjuncts, substitute
 from headrace.plan.nodes import Aggregate, Filter, Project, Scan
 from headrace.types import BIGINT
 from headrace.view.compiled import InsertPipeline
+
+BITS = 62
+"""Views that share a mask: a bigint has room for so many."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ def share(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tup
         grouping = _over_stream(pipeline, own)
         if grouping is not None:
             by_keys.setdefault(grouping.keys, []).append(grouping)
-    return tuple(_shared(stream, own, members, zone) for members in by_keys.values() if len(members) > 1)
+    groups = [members[i : i + BITS] for members in by_keys.values() for i in range(0, len(members), BITS)]
+    return tuple(_shared(stream, own, members, zone) for members in groups if len(members) > 1)
 
 
 def _over_stream(pipeline: InsertPipeline, own: Mapping[str, Column]) -> _Grouping | None:
@@ -93,28 +97,35 @@ def _over_stream(pipeline: InsertPipeline, own: Mapping[str, Column]) -> _Groupi
 
 def _shared(stream: Stream, own: Mapping[str, Column], members: Sequence[_Grouping], zone: str) -> Shared:
     keys = tuple((Column.fresh(f"k{i}", e.type), e) for i, e in enumerate(members[0].keys))
+    conditions = list(dict.fromkeys(m.condition for m in members if m.condition != TRUE))
     asked: dict[Agg, Column] = {}
-
-    def column(agg: Agg) -> Column:
-        return asked.setdefault(agg, Column.fresh(f"a{len(asked)}", agg.type))
-
     parts = []
     for member in members:
-        present = None
-        aggs = member.aggs
-        if member.condition != TRUE:
-            present = column(Agg(BIGINT, "count", (), filter=member.condition)).name
-            aggs = tuple(replace(a, filter=all_of([member.condition, *([a.filter] if a.filter else [])])) for a in aggs)
-        names = (*(c.name for c, _ in keys), *(column(a).name for a in aggs))
-        parts.append(Part(member.native.state, names, present, member.native.schema))
-    grouped = [*(e for _, e in keys), *asked]
-    read = {c.id for e in grouped for c in columns(e)}
+        columns_of = []
+        for agg in member.aggs:
+            if member.condition != TRUE and any(can_raise(a) for a in agg.args):
+                # Only rows of this view may be put to the test.
+                agg = replace(agg, filter=all_of([member.condition, *([agg.filter] if agg.filter else [])]))
+            columns_of.append(asked.setdefault(agg, Column.fresh(f"a{len(asked)}", agg.type)).name)
+        bit = 0 if member.condition == TRUE else 1 << conditions.index(member.condition)
+        parts.append(Part(member.native.state, (*(c.name for c, _ in keys), *columns_of), bit, member.native.schema))
+    mask = ((Column.fresh(MASK, BIGINT), _mask(conditions)),) if conditions else ()
+    read = {c.id for e in (*(e for _, e in (*keys, *mask)), *asked) for c in columns(e)}
     fields = tuple(name for name, c in own.items() if c.id in read)
     scan = Scan("stream", stream.name, fields, tuple(own[f] for f in fields))
-    plan = Aggregate(scan, keys, tuple((c, a) for a, c in asked.items()))
+    plan = Aggregate(scan, (*keys, *mask), tuple((c, a) for a, c in asked.items()))
     wide = native_plan(plan, lambda _: BATCH, zone=zone)
     narrow = native_plan(plan, lambda _: BATCH, zone=zone, narrow=True)
     return Shared(wide, narrow if narrow != wide else None, tuple(parts))
+
+
+def _mask(conditions: Sequence[Expr]) -> Expr:
+    """One bit for each condition that holds."""
+    total: Expr = Literal(BIGINT, 0)
+    for place, condition in enumerate(conditions):
+        bit = Case(BIGINT, ((condition, Literal(BIGINT, 1 << place)),), Literal(BIGINT, 0))
+        total = Call(BIGINT, "+", (total, bit))
+    return total
 
 
 def _agg(expr: Expr) -> Agg:
