@@ -31,18 +31,22 @@ from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
 from headrace.file_tables import refresh, refuse_rows
-from headrace.loading import Loader
+from headrace.loading import Batch, Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
 from headrace.plan.split import SplitPlan
 from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
+from headrace.spark.attach import Attachment, Attachments
+from headrace.spark.porter import Porter
+from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder, stored
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.store import Snapshot, Store
 from headrace.store.writer import closed
+from headrace.types import quote
 from headrace.view.compiled import ContinuousView, reopen
 from headrace.view.inlining import inlined
 from headrace.view.reading import Answers
@@ -93,13 +97,16 @@ class Database:
         self._closed = False
         self._users = 0
         self._idle = threading.Condition()
-        self._answers = Answers(self._runtime)
         self._views: dict[str, ContinuousView] = {}
+        self._answers = Answers(self._runtime, self._views)
         self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views, self._answers)
+        self._attachments = Attachments(store.path)
+        self._porter: Porter | None = None
         try:
             self._reopen()
+            self._porter = Porter(self, self._loader)
         except BaseException:
             self.close()
             raise
@@ -118,7 +125,7 @@ class Database:
             ) from None
 
     def _sql(self, text: str, progress: Progress | None) -> Result:
-        with self._in_use():
+        with self.in_use():
             known = self._queries.get(text)
             if known is None:
                 inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
@@ -139,7 +146,7 @@ class Database:
         ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
         dicts or tuples, a dict of columns, or a Spark DataFrame.
         """
-        with self._in_use():
+        with self.in_use():
             return self._loader.insert(self._target(name), data)
 
     def copy(
@@ -148,15 +155,62 @@ class Database:
         """Load files into a stream or table: ``COPY name FROM 'pattern'``."""
         given = {k.lower(): str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
         statement = s.Copy(name, (), os.fspath(pattern), given, Position(1, 1))
-        with self._in_use():
+        with self.in_use():
             return self._run(statement, progress)
+
+    def attach(
+        self,
+        frame: DataFrame,
+        stream: str,
+        *,
+        name: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        trigger: Mapping[str, Any] | str | None = None,
+    ) -> Attachment:
+        """Feed a stream from a streaming DataFrame, each of its rows once, until stopped.
+
+        Returns at once, with a handle that behaves as Spark's ``StreamingQuery``. The checkpoint is kept with
+        the database unless one is given; several queries for one stream need a ``name`` each. ``trigger`` is
+        an interval (``'10 seconds'``) or Spark's arguments (``{'availableNow': True}``).
+        """
+        with self.in_use(), self._runtime.tables_lock:
+            target = self._target(stream)
+            if isinstance(target, Table):
+                raise CatalogError(
+                    "WRONG_RELATION_KIND", f"{target.name} is a table, not a stream", hint="attach feeds streams"
+                )
+            return self._attachments.start(
+                frame,
+                target,
+                self._made(target),
+                self._feed,
+                name=name,
+                checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+                trigger=trigger,
+            )
+
+    def drain(self) -> None:
+        """Take the batches that Spark's sinks left here; raises what keeps one from being taken, if anything does.
+
+        They are taken by themselves as they come: this is for finding out.
+        """
+        assert self._porter is not None
+        with self.in_use():
+            failure = self._porter.drain()
+        if failure is not None:
+            raise failure
+
+    @property
+    def attachments(self) -> list[Attachment]:
+        """The queries that feed streams of this database from this process."""
+        return list(self._attachments)
 
     def table(self, name: str) -> DataFrame:
         """A relation's rows, as they are now, as a Spark DataFrame."""
         relation: Relation = self.catalog.get(name)
         if isinstance(relation, Stream):
             raise _bare_stream(relation.name)
-        return self.sql(f"SELECT * FROM `{relation.name.replace('`', '``')}`").spark()
+        return self.sql(f"SELECT * FROM {quote(relation.name)}").spark()
 
     @property
     def catalog(self) -> Catalog:
@@ -175,14 +229,20 @@ class Database:
 
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
-        with self._idle:
-            self._closed = True
-            # Native code refuses to be closed while it runs: let statements of other threads end first.
-            self._idle.wait_for(lambda: not self._users, timeout=_PATIENCE)
         with ExitStack() as steps:
             steps.callback(self._runtime.session.stop)
             steps.callback(self._runtime.store.close)
             steps.callback(self._runtime.worker.close)
+            steps.callback(self._wait_for_users)
+            if self._porter is not None:
+                steps.callback(self._porter.stop)
+            steps.callback(self._attachments.stop)
+
+    def _wait_for_users(self) -> None:
+        with self._idle:
+            self._closed = True
+            # Native code refuses to be closed while it runs: let statements of other threads end first.
+            self._idle.wait_for(lambda: not self._users, timeout=_PATIENCE)
 
     def __enter__(self) -> Database:
         return self
@@ -200,11 +260,11 @@ class Database:
             case s.Query():
                 return self._result(self._rows(_Kept(statement)))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
-                return self._done(self._definer.create(statement))
+                return self._defined(self._definer.create(statement))
             case s.CreateTableAs():
-                return self._create_table_as(statement)
+                return self._defined(self._create_table_as(statement))
             case s.Drop():
-                return self._done(self._definer.drop(statement))
+                return self._defined(self._drop(statement))
             case s.Insert():
                 return self._insert(statement)
             case s.Copy():
@@ -217,6 +277,34 @@ class Database:
             case s.Describe():
                 relation = self.catalog.get(statement.name, position=statement.position)
                 return self._result(describe(self, relation), whole=True)
+
+    def _defined(self, message: str) -> Result:
+        assert self._porter is not None
+        with self._runtime.tables_lock:
+            publish_catalog(self)
+        self._porter.retry()
+        return self._done(message)
+
+    def _drop(self, statement: s.Drop) -> str:
+        assert self._porter is not None
+        if isinstance(self.catalog.find(statement.name), Stream):
+            self._porter.drain()
+        with self._runtime.tables_lock:
+            dropped = self.catalog.find(statement.name)
+            if not isinstance(dropped, Stream):
+                return self._definer.drop(statement)
+            self._attachments.require_idle(dropped.name, statement.position)
+            self._porter.require_idle(dropped.name, statement.position)
+            return self._definer.drop(statement)
+
+    def _feed(self, stream: str, frame: DataFrame, batch: Batch) -> int:
+        with self.in_use():
+            return self._loader.insert(self._target(stream), frame, batch)
+
+    def _made(self, relation: Relation) -> int:
+        """The epoch a relation was made in."""
+        with self._runtime.store.read() as snapshot:
+            return next(d.epoch for d in snapshot.definitions() if d.name == relation.name)
 
     def plan(self, statement: s.Query) -> Node:
         """A query's plan, checked for what cannot be asked yet."""
@@ -238,16 +326,25 @@ class Database:
         rows = query.run_now(self._runtime, plan, query.Leaves({INLINE: inline.rows}, {}))
         return self._inserted(target, self._loader.insert(target, rows))
 
-    def _create_table_as(self, statement: s.CreateTableAs) -> Result:
+    def _create_table_as(self, statement: s.CreateTableAs) -> str:
         with self._runtime.tables_lock:
             if self._definer.exists(statement):
-                return self._done(f"{statement.name} exists already")
+                return f"{statement.name} exists already"
             query_ = s.Query(statement.query)
             columns = columns_of(self.plan(query_), statement.name, statement.position)
-            return self._done(self._definer.create_filled(Table(statement.name, columns), self._rows(_Kept(query_))))
+            return self._definer.create_filled(Table(statement.name, columns), self._rows(_Kept(query_)))
+
+    def rows_at(self, name: str) -> tuple[int, pa.Table]:
+        """The newest epoch, and a relation's rows in it."""
+        statement = s.parse(f"SELECT * FROM {quote(name)}")
+        assert isinstance(statement, s.Query)
+        return self._rows_at(_Kept(statement))
 
     def _rows(self, kept: _Kept) -> pa.Table:
-        """The rows of a query, planned under the very catalog its snapshot has.
+        return self._rows_at(kept)[1]
+
+    def _rows_at(self, kept: _Kept) -> tuple[int, pa.Table]:
+        """The rows of a query and their epoch, planned under the very catalog its snapshot has.
 
         Another thread may change definitions at any time. The writer's version moves before such a
         change is committed, so a snapshot taken before it moved has the catalog we planned under.
@@ -259,7 +356,8 @@ class Database:
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
                     try:
-                        return self._run_over(snapshot, planned, patient=attempt >= _HASTY_ATTEMPTS)
+                        hasty = attempt < _HASTY_ATTEMPTS
+                        return snapshot.epoch, self._run_over(snapshot, planned, patient=not hasty)
                     except query.Again:
                         continue
                     except HeadraceError:
@@ -327,7 +425,7 @@ class Database:
         return self._answers
 
     @contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[None]:
         with self._idle:
             if self._closed:
                 raise closed()

@@ -163,20 +163,7 @@ class Definer:
         plan, schema = split_view(statement, self._runtime.catalog, analyzer)
         if plan is not None:
             _refuse_nondeterministic(statement)
-            for name in reads:
-                if isinstance(self._runtime.catalog.find(name), View) and self._reads_stream(name):
-                    raise NotYetSupported(
-                        f"a continuous view over the continuous view {name}",
-                        position=statement.position,
-                        hint=f"join {name} when you query, or make an ordinary view over both",
-                    )
         return plan, View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers))
-
-    def _reads_stream(self, name: str) -> bool:
-        relation = self._runtime.catalog.find(name)
-        if isinstance(relation, View):
-            return relation.continuous or any(self._reads_stream(n) for n in relation.reads)
-        return False
 
     def _create_view(self, statement: s.CreateView) -> str:
         plan, view = self.plan_view(

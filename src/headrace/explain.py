@@ -11,7 +11,7 @@ from headrace.catalog import Relation, Stream, Table, View, kind_of
 from headrace.engine.places import Place
 from headrace.engine.plan_sql import why_not_native
 from headrace.errors import NotYetSupported
-from headrace.plan.nodes import Node, tables_in
+from headrace.plan.nodes import Node, tables_in, views_in
 from headrace.plan.render import render
 from headrace.plan.split import SplitPlan
 from headrace.sql import statements as s
@@ -66,7 +66,9 @@ def _explain_view(db: Database, statement: s.CreateView) -> list[str]:
         columns = ", ".join(f"{label} {f.type.sql}" for f, label in zip(state.schema, state.labels, strict=True))
         keys = len(state.keys)
         lines += [f"State {state.name} ({state.kind}): {columns}; key: {', '.join(state.labels[:keys]) or 'none'}"]
-    lines += [f"Each query: merge the states, then by {_place(db, plan.upper)}", *_indented(plan.upper)]
+    live = sorted(tables_in(plan.upper) | views_in(plan.upper))
+    also = f" (reads {', '.join(live)})" if live else ""
+    lines += [f"Each query{also}: merge the states, then by {_place(db, plan.upper)}", *_indented(plan.upper)]
     return lines
 
 
@@ -154,6 +156,8 @@ def _view_notes(db: Database, view: View) -> list[tuple[str, str, str]]:
         notes.append(("# read once", ", ".join(compiled.frozen_tables), "as they were when the view was made"))
     if compiled.upper_tables:
         notes.append(("# read at each query", ", ".join(compiled.upper_tables), "changes show in the next query"))
+    if compiled.upper_views:
+        notes.append(("# read at each query", ", ".join(compiled.upper_views), "at the same commit"))
     plan: SplitPlan = compiled.plan
     for state in plan.states:
         notes.append(

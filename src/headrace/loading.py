@@ -7,6 +7,8 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -40,6 +42,14 @@ _BACKLOG = 8
 """How many times over the limit a state's appended rows may be before an insert waits to compact them."""
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Where rows come from: a source that may send a batch again, and the batch's number there."""
+
+    source: str
+    sequence: int
+
+
 class Loader:
     """Brings rows in."""
 
@@ -53,10 +63,13 @@ class Loader:
 
     # INSERT
 
-    def insert(self, target: Stream | Table, data: Any) -> int:
-        """Insert whatever ``data`` is; returns the row count."""
+    def insert(self, target: Stream | Table, data: Any, batch: Batch | None = None) -> int:
+        """Insert whatever ``data`` is; returns the row count.
+
+        A DataFrame may be the ``batch`` of a source: one that is committed already inserts nothing.
+        """
         if _is_frame(data):
-            return self._insert_frame(target, data)
+            return self._insert_frame(target, data, batch)
         rows = to_arrow(data, target.columns, zone=self._runtime.settings.time_zone)
         if isinstance(target, Table):
             table = rows if isinstance(rows, pa.Table) else rows.read_all()
@@ -71,20 +84,35 @@ class Loader:
         finally:
             release()
 
-    def _insert_frame(self, target: Stream | Table, frame: DataFrame) -> int:
+    def take(self, stream: Stream, files: Sequence[Path], batch: Batch) -> int:
+        """Insert a source's batch from Parquet files in the stream's columns; nothing if it is committed already."""
+        if self._committed(batch):
+            return 0
+        given = Files(tuple(files), "parquet", None, stream.columns, sum(f.stat().st_size for f in files))
+        return self._into_stream(stream, given, f"{batch.source} into {stream.name}", batch=batch)
+
+    def _committed(self, batch: Batch | None) -> bool:
+        if batch is None:
+            return False
+        with self._runtime.store.read() as snapshot:
+            return snapshot.recorded(batch.source, batch.sequence)
+
+    def _insert_frame(self, target: Stream | Table, frame: DataFrame, batch: Batch | None = None) -> int:
         """A Spark DataFrame: native pipelines run inside its own tasks; the rest reads a spooled copy."""
-        ready = _conform_frame(frame, target)
+        if self._committed(batch):
+            return 0
+        ready = conform_frame(frame, target)
         with _spark_failures():
             if isinstance(target, Table):
                 return self.insert(target, ready.toArrow())
             pipelines, _ = self._pipelines(target, self._runtime.catalog)
             if all(p.native is not None for p in pipelines) and self._runtime.settings.engine != "spark":
-                return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}")
+                return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}", batch=batch)
             folder = self._runtime.scratch_file("-frame")
             try:
                 ready.write.parquet(str(folder))
                 spooled = self._runtime.spark.read.parquet(str(folder))
-                return self._into_stream(target, Frame(spooled), f"INSERT INTO {target.name}")
+                return self._into_stream(target, Frame(spooled), f"INSERT INTO {target.name}", batch=batch)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -165,7 +193,14 @@ class Loader:
                 statics += view.statics
         return pipelines, statics
 
-    def _into_stream(self, stream: Stream, given: Input, label: str, progress: Progress | None = None) -> int:
+    def _into_stream(
+        self,
+        stream: Stream,
+        given: Input,
+        label: str,
+        progress: Progress | None = None,
+        batch: Batch | None = None,
+    ) -> int:
         for attempt in itertools.count():
             # Definitions that change all the time must not starve an insert: after a few times they wait.
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
@@ -176,7 +211,8 @@ class Loader:
                     rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
                     if rows == 0:
                         return 0
-                    self._commit(catalog.version, states, label)
+                    if not self._commit(catalog.version, states, label, batch):
+                        return 0
                     break
                 except StaleCatalog:
                     self._await_catalog(catalog.version)
@@ -188,15 +224,19 @@ class Loader:
         self._compact_where_due(states)
         return rows
 
-    def _commit(self, version: int, states: StateRows, label: str) -> None:
-        def work(tx: Transaction) -> None:
+    def _commit(self, version: int, states: StateRows, label: str, batch: Batch | None) -> bool:
+        """Append the state rows as one epoch; ``False`` if the batch they come from is committed already."""
+
+        def work(tx: Transaction) -> bool:
             if self._runtime.writer_version != version:
                 raise StaleCatalog
-            for state, tables_ in states.items():
-                for rows in tables_:
-                    tx.append(state, rows)
+            if batch is not None and not tx.record(batch.source, batch.sequence):
+                tx.unchanged()
+                return False
+            tx.append_batches({state: pa.concat_tables(rows) for state, rows in states.items() if rows})
+            return True
 
-        self._runtime.store.commit(work, label=label)
+        return self._runtime.store.commit(work, label=label)
 
     def _await_catalog(self, version: int) -> None:
         """Wait for the DDL that made our state rows void to become visible here too, or to fail."""
@@ -253,8 +293,8 @@ def _is_frame(data: Any) -> bool:
     return type(data).__module__.startswith("pyspark.") and hasattr(data, "mapInArrow")
 
 
-def _conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
-    """The DataFrame with the target's columns in order; a column that does not fit is named.
+def conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
+    """The DataFrame with the target's columns in order; every column that does not fit is named.
 
     A NULL in a NOT NULL column fails where the row is read: the frame is run only once.
     """
@@ -265,21 +305,21 @@ def _conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
 
     fields = frame.schema.fields
     selected = []
+    misfits = []
     for column, at in zip(target.columns, match_columns(frame.columns, target.columns), strict=True):
         given = fields[at]
         found = from_spark(given.dataType.simpleString())
         if found != column.type and not can_store(found, column.type):
-            raise DataError(
-                "INSERT_TYPE_MISMATCH",
-                f"column {column.name} is {column.type.sql}, but the DataFrame has {found.sql}",
-                hint="cast it first",
-            )
+            misfits.append(f"column {column.name} is {column.type.sql}, but the DataFrame has {found.sql}")
+            continue
         item = frame[quote(given.name)]
         item = item if found == column.type else item.cast(column.type.sql)
         if given.nullable and not column.nullable:
             failure = raise_error(lit(f"{_NULL_MARK} column {column.name}: NULL in a NOT NULL column"))
             item = coalesce(item, failure.cast(column.type.sql))
         selected.append(item.alias(column.name))
+    if misfits:
+        raise DataError("INSERT_TYPE_MISMATCH", "; ".join(misfits), hint="cast it first")
     return frame.select(*selected)
 
 

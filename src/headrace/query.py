@@ -46,6 +46,8 @@ class Leaves:
     """Native SQL over the snapshot: a state relation's merge."""
     live: Mapping[Relation, pa.Table] = field(default_factory=dict)
     """Rows in memory that will change after this query: its answer must be a copy."""
+    named: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Arrow tables the native SQL reads by name."""
 
 
 NO_LEAVES = Leaves({}, {})
@@ -171,7 +173,7 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
         else:
             sources[key] = tables.source(snapshot, runtime.catalog.get(scan.relation, Table))
     try:
-        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()})
+        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()}, **leaves.named)
     except duckdb.Error as error:
         raise from_duckdb(error) from None
     return conform(rows, prepared.schema) if prepared.plan.output else rows
@@ -201,7 +203,7 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Scan, leaves: Leaves)
         return leaves.live[key]
     if key in leaves.sql:
         try:
-            return snapshot.query(leaves.sql[key])
+            return snapshot.query(leaves.sql[key], **leaves.named)
         except duckdb.Error as error:
             failure = from_duckdb(error)
             if isinstance(failure, NativeCannot):  # nobody else can merge a state: its sums pass 38 digits

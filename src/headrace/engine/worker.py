@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.plan_sql import literal_native, quote_native
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StoreError
 from headrace.stream import files
 from headrace.stream.arrow_file import ArrowSlice, read_arrow
 from headrace.stream.csv import CsvOptions
@@ -119,6 +119,7 @@ class Worker:
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._statics: set[str] = set()
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._wide: set[str] = set()
         self._failed: set[str] = set()
         self._threads = threads
@@ -177,12 +178,20 @@ class Worker:
     def load(self, statics: Sequence[Static]) -> None:
         """Make build sides available to pipelines, each once."""
         for static in statics:
-            with self._lock:
+            if static.name in self._statics:
+                continue
+            with self._loading:  # others who need it wait until it is there
                 if static.name in self._statics:
                     continue
+                if not static.path.exists():
+                    raise StoreError(
+                        "STATE_LOST",
+                        f"{static.path} is gone: the rows of a table that a view read when it was made",
+                        hint="restore the directory from a backup, or drop the view and make it anew",
+                    )
+                name, path = quote_native(static.name), literal_native(str(static.path))
+                self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
                 self._statics.add(static.name)
-            name, path = quote_native(static.name), literal_native(str(static.path))
-            self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
 
     def forget(self, names: Sequence[str]) -> None:
         """Drop build sides that are no longer needed."""

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of
 from headrace.errors import NotYetSupported, Position, SqlError
-from headrace.plan.exprs import Column, Expr, Literal, all_of
+from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import (
     ONE_ROW,
     Aggregate,
@@ -24,6 +24,8 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetKind,
+    SetOperation,
     Sort,
     SparkSql,
     UnionAll,
@@ -38,6 +40,7 @@ from headrace.sql.parsing import Dialect
 from headrace.sql.scope import Scope, Source
 from headrace.sql.statements import CreateView as CreateViewStatement
 from headrace.sql.statements import parse
+from headrace.sql.subqueries import Around
 from headrace.types import BOOLEAN, Field, Schema
 
 
@@ -130,10 +133,18 @@ class Binder:
         return known
 
     def _select(self, tree: exp.Select, ctes: Ctes) -> Node:
+        return self._block(tree, ctes, None).plan()
+
+    def _block(self, tree: exp.Select, ctes: Ctes, outer: Scope | None) -> Block:
+        """A SELECT with its FROM bound; a subquery's also sees the columns around it."""
         _only(tree, _SELECT_PARTS, "this clause")
         child, scope = self._from(tree, ctes)
-        block = Block(tree, child, scope, self.analyzer)
-        return block.plan()
+        scope.outer = outer
+        around = Around(
+            lambda query: self._query(query, ctes),
+            lambda query, scope: self._block(query, self._ctes(query, ctes), scope),
+        )
+        return Block(tree, child, scope, self.analyzer, around)
 
     def _parenthesised(self, tree: exp.Subquery, ctes: Ctes) -> Node:
         _only(tree, {"this", "alias", "with_", "order", "limit", "offset"}, "this clause after a subquery")
@@ -141,29 +152,40 @@ class Binder:
 
     def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Node:
         _only(tree, _SET_PARTS, "this clause of a set operation")
-        if not isinstance(tree, exp.Union) or tree.args.get("by_name"):
-            raise OutsideAlgebra(f"{type(tree).__name__.upper()}", position_of(tree))
+        word = type(tree).__name__.upper()
+        if tree.args.get("by_name"):
+            raise OutsideAlgebra(f"{word} BY NAME", position_of(tree))
         left, right = self._query(tree.this, ctes), self._query(tree.expression, ctes)
         if len(left.output) != len(right.output):
             raise SqlError(
                 "NUM_COLUMNS_MISMATCH",
-                f"UNION joins {len(left.output)} columns with {len(right.output)}",
+                f"{word} joins {len(left.output)} columns with {len(right.output)}",
                 position=position_of(tree),
             )
         types = []
         for a, b in zip(left.output, right.output, strict=True):
             both = common_type((a.type, b.type))
             if both is None:
-                raise OutsideAlgebra(f"a UNION of {a.type.sql} with {b.type.sql}", position_of(tree))
+                raise OutsideAlgebra(f"{word} of {a.type.sql} with {b.type.sql}", position_of(tree))
             types.append(both)
         inputs = tuple(
             Project(n, tuple((Column.fresh(c.name, t), cast(c, t)) for c, t in zip(n.output, types, strict=True)))
             for n in (left, right)
         )
         columns = tuple(Column.fresh(c.name, t) for c, t in zip(left.output, types, strict=True))
-        node: Node = UnionAll(inputs, columns)
-        if tree.args.get("distinct"):
-            node = Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in columns), ())
+        distinct = bool(tree.args.get("distinct"))
+        node: Node
+        if isinstance(tree, exp.Union):
+            node = UnionAll(inputs, columns)
+            node = _distinct(node) if distinct else node
+        elif distinct:
+            # A stream is grouped by this, where ALL would have to keep its rows.
+            first, second = map(_distinct, inputs)
+            same = all_of([Call(BOOLEAN, "<=>", pair) for pair in zip(first.output, second.output, strict=True)])
+            node = Join("semi" if isinstance(tree, exp.Intersect) else "anti", first, second, same)
+        else:
+            kind: SetKind = "intersect" if isinstance(tree, exp.Intersect) else "except"
+            node = SetOperation(kind, inputs[0], inputs[1], columns)
         return self._order_and_limit(tree, node)
 
     def _order_and_limit(self, tree: exp.Expr, node: Node) -> Node:
@@ -260,7 +282,8 @@ class Binder:
             return renaming(plan, [f.name for f in relation.columns])
         kind = kind_of(relation)
         assert kind in ("stream", "table", "view")
-        return Scan.of(kind, relation.name, relation.columns)  # type: ignore[arg-type]
+        key = relation.primary_key if isinstance(relation, Table) else ()
+        return Scan.of(kind, relation.name, relation.columns, key)  # type: ignore[arg-type]
 
     def _join(self, left: Node, scope: Scope, join: exp.Join, ctes: Ctes) -> Node:
         _only(join, {"this", "side", "kind", "on", "using", "method"}, "this kind of join")
@@ -274,20 +297,44 @@ class Binder:
         both = Scope([*scope.sources, source], scope.extras)
         using = self._using(join, scope, source)
         if using:
-            if name in ("right", "full"):
-                raise OutsideAlgebra(f"USING in a {name} join", position_of(join))
             condition = all_of([self._equal(*pair) for pair in using])
-            source = replace(source, hidden=frozenset(mine.id for _, mine in using))
         elif (on := join.args.get("on")) is not None:
             condition = boolean(on, both, self.analyzer)
         else:
             condition = Literal(BOOLEAN, True)
-        if name not in ("semi", "anti"):
-            scope.sources.append(source)
+        if name in ("semi", "anti"):
+            return Join(name, left, right, condition)  # type: ignore[arg-type]
+        scope.sources.append(source)
+        joined: Node
         if name == "right":
-            joined = Join("left", right, left, condition)
-            return Project(joined, tuple((c, c) for c in (*left.output, *right.output)))
-        return Join(name, left, right, condition)  # type: ignore[arg-type]
+            turned = Join("left", right, left, condition)
+            joined = Project(turned, tuple((c, c) for c in (*left.output, *right.output)))
+        else:
+            joined = Join(name, left, right, condition)  # type: ignore[arg-type]
+        return self._merge_columns(joined, scope, using, name, join) if using else joined
+
+    def _merge_columns(
+        self, joined: Node, scope: Scope, using: list[tuple[Column, Column]], kind: str, join: exp.Join
+    ) -> Node:
+        """USING makes one column of two: it stands first, and each of the two needs its relation's name."""
+        merged: list[Column] = []
+        computed: list[tuple[Column, Expr]] = []
+        for mine, theirs in using:
+            if kind != "full":
+                merged.append(theirs if kind == "right" else mine)
+                continue
+            if mine.type != theirs.type:
+                raise OutsideAlgebra("USING in a FULL join of columns of different types", position_of(join))
+            merged.append(Column.fresh(mine.name, mine.type))
+            computed.append((merged[-1], Call(mine.type, "coalesce", (mine, theirs))))
+        gone = {c.id for pair in using for c in pair}
+        scope.sources[:] = [
+            Source("", tuple(merged)),
+            *(replace(s, hidden=s.hidden | (gone & {c.id for c in s.columns})) for s in scope.sources),
+        ]
+        if not computed:
+            return joined
+        return Project(joined, (*((c, c) for c in joined.output), *computed))
 
     def _using(self, join: exp.Join, scope: Scope, right: Source) -> list[tuple[Column, Column]]:
         """The (left, right) columns that USING or NATURAL sets equal."""
@@ -387,6 +434,10 @@ def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at:
         else:
             exprs.append((out, Literal(column.type, None)))
     return Project(source, tuple(exprs))
+
+
+def _distinct(node: Node) -> Node:
+    return Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in node.output), ())
 
 
 def _in_place(child: exp.Expr, query: exp.Select) -> exp.Expr:

@@ -23,7 +23,7 @@ import duckdb
 from headrace.errors import StoreError
 from headrace.store.directory import LOG, UNFINISHED, Directory, Marker, fault_of, sync_file
 
-FORMAT = 2
+FORMAT = 3
 """The version this code writes. A newer one is refused, an older one is brought up to date at open."""
 
 _TABLES = """
@@ -37,12 +37,16 @@ CREATE TABLE book.segments (relation VARCHAR, file VARCHAR, rows BIGINT, epoch B
 CREATE TABLE book.epochs (epoch BIGINT, moment BIGINT, label VARCHAR, changed VARCHAR, recorded VARCHAR);
 CREATE TABLE book.sequences (source VARCHAR, low BIGINT, high BIGINT);
 CREATE TABLE book.changes (relation VARCHAR, epoch BIGINT);
+CREATE TABLE book.appended (relation VARCHAR, rows BIGINT, batch BLOB, epoch BIGINT);
 """
 
 # An entry of DuckDB's log begins with its length and its checksum.
 _ENTRY_HEAD = 16
 # What makes a file of one format one of the next. Segments of format 1 have no checksum, and are not checked.
-_UPGRADES = {1: "ALTER TABLE book.segments ADD COLUMN bytes BIGINT; ALTER TABLE book.segments ADD COLUMN crc BIGINT"}
+_UPGRADES = {
+    1: "ALTER TABLE book.segments ADD COLUMN bytes BIGINT; ALTER TABLE book.segments ADD COLUMN crc BIGINT",
+    2: "CREATE TABLE book.appended (relation VARCHAR, rows BIGINT, batch BLOB, epoch BIGINT)",
+}
 
 
 def microseconds() -> int:

@@ -135,9 +135,26 @@ class Reading:
 
     def scan(self, relation: str) -> pa.Table:
         """All rows stored in the database file, in the schema the relation was created with."""
+        return self.since(relation, -1, self.schema(relation))
+
+    def since(self, relation: str, epoch: int, schema: pa.Schema) -> pa.Table:
+        """All rows stamped after an epoch, however they are kept; ``schema`` is the relation's own."""
+        columns = ", ".join(identifier(name) for name in schema.names)
+        rows = self.query(f"SELECT {columns} FROM {self.table(relation)} WHERE {EPOCH_COLUMN} > {epoch}")
+        return pa.concat_tables([rows.cast(schema), self._appended(relation, epoch, schema)])
+
+    def whole(self, relation: str, batches: str) -> tuple[str, pa.Table]:
+        """The relation as SQL text that reads its appended batches by the name ``batches``, and those batches."""
         schema = self.schema(relation)
         columns = ", ".join(identifier(name) for name in schema.names)
-        return self.query(f"SELECT {columns} FROM {self.table(relation)}").cast(schema)
+        text = f"(SELECT {columns} FROM {self.table(relation)} UNION ALL SELECT {columns} FROM {batches})"
+        return text, self._appended(relation, -1, schema)
+
+    def _appended(self, relation: str, since: int, schema: pa.Schema) -> pa.Table:
+        """The rows appended as batches that no rewrite has folded in yet."""
+        key = literal(key_of(relation))
+        found = self._fetch(f"SELECT batch FROM book.appended WHERE relation = {key} AND epoch > {since}")
+        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(b), schema) for (b,) in found], schema)
 
     def relations(self) -> list[str]:
         """The keys (lower-case names) of all stored relations."""
@@ -145,8 +162,10 @@ class Reading:
 
     def rows(self, relation: str) -> int:
         """How many rows the database file holds for the relation; segments are not counted."""
+        key = literal(key_of(relation))
         try:
-            return int(self._fetch(f"SELECT count(*) FROM {self.table(relation)}")[0][0])
+            counts = f"(SELECT coalesce(sum(rows), 0) FROM book.appended WHERE relation = {key})"
+            return int(self._fetch(f"SELECT count(*) + {counts} FROM {self.table(relation)}")[0][0])
         except duckdb.CatalogException:
             raise no_relation(relation) from None
 

@@ -295,4 +295,3 @@ def _shut(
             # Without it the log stays and is replayed at the next open: slower, not wrong.
             with suppress(duckdb.Error, OSError):
                 writer.checkpoint()
-                directory.sync_marker()

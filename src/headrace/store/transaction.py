@@ -21,6 +21,9 @@ from headrace.store.format import FORMAT, identifier, literal
 from headrace.store.ledger import CATALOG, Ledger, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, key_of, no_relation
 
+BATCH_ROWS = 16_384
+"""Appended rows that are kept as one batch; more go into the relation's own table."""
+
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
@@ -125,6 +128,27 @@ class Transaction(Reading):
             self.written += rows.num_rows
             self.changed.add(key_of(relation))
 
+    def append_batches(self, batches: Mapping[str, pa.Table]) -> None:
+        """Add rows to many stored relations, stamped with this epoch, at about the cost of one.
+
+        Small ones are kept as Arrow batches in one table of the book until the relation is rewritten;
+        :meth:`Reading.since` gives them back.
+        """
+        small: list[tuple[str, int, bytes]] = []
+        for relation, given in batches.items():
+            rows = self._conform(relation, given)
+            if rows.num_rows > BATCH_ROWS:
+                self.append(relation, rows)
+            elif rows.num_rows:
+                batch = rows.combine_chunks().to_batches()[0].serialize().to_pybytes()
+                small.append((key_of(relation), rows.num_rows, batch))
+        if small:
+            names, counts, blobs = zip(*small, strict=True)
+            entries = pa.table({"relation": names, "rows": counts, "batch": pa.array(blobs, pa.binary())})
+            self._execute_over(entries, f"INSERT INTO book.appended SELECT *, {self.epoch} FROM rows")
+            self.written += sum(counts)
+            self.changed.update(names)
+
     def replace(self, relation: str, rows: pa.Table, *, altered: bool = False) -> None:
         """Swap the whole content, all of it stamped with this epoch.
 
@@ -132,6 +156,7 @@ class Transaction(Reading):
         """
         rows = self._conform(relation, rows)
         self._fill(key_of(relation), rows)
+        self._execute(f"DELETE FROM book.appended WHERE relation = {literal(key_of(relation))}")
         self.changed.add(rewrite_of(key_of(relation)))
         if altered:
             self.changed.add(key_of(relation))
@@ -140,7 +165,8 @@ class Transaction(Reading):
         """Remove a stored relation with its rows and segments."""
         key = self._known(relation)
         self._execute(f"DROP TABLE {self.table(key)}")
-        self._execute(f"DELETE FROM book.relations WHERE relation = {literal(key)}")
+        for table in ("relations", "appended"):
+            self._execute(f"DELETE FROM book.{table} WHERE relation = {literal(key)}")
         self.remove_segments(key)
         del self.schemas[key]
         self.changed.add(key)

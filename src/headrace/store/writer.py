@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import duckdb
@@ -74,9 +75,9 @@ class Writer:
         self._head = head
         self._folded = folded
         self._durability = durability
-        self._gather = group_ms / 1000 if durability == "group" else 0.0
+        self._gather = group_ms / 1000
         self._log_is_new = True
-        self._stopped = False
+        self._stopped = self._ended = False
         self._gate = threading.Lock()
         self._running: Future[Any] | None = None
         self._interrupting = threading.Lock()
@@ -135,43 +136,54 @@ class Writer:
         with self._synced():
             self._cursor.execute("CHECKPOINT")
         self._log_is_new = True
+        # So that a power cut cannot bring back one from before the epochs that were folded.
+        self._directory.sync_marker()
 
     def _run(self) -> None:
         self._ledger.durability.written_by(threading.get_ident())
-        while not self._stopped or not self._queue.empty():
+        while not self._ended and (not self._stopped or not self._queue.empty()):
             first = self._queue.get()
-            if first is None or not self._serve(first):
+            if first is None:
                 return
+            self._serve(first)
             # Nothing of a finished commit may live on while the thread waits for the next one.
             del first
             if not self._stopped:
                 self._tend()
 
-    def _serve(self, first: Commit) -> bool:
-        """Commit ``first`` and what comes meanwhile, make it durable, say so; ``False`` when asked to stop.
+    def _serve(self, first: Commit) -> None:
+        """Commit ``first`` and what comes with it, make it durable, say so.
 
         Outcomes are held back until then, errors too: an error may tell of an epoch before it.
         """
         outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
-        until = time.monotonic() + self._gather
-        before, item, more = self._ledger.epoch, first, True
-        while True:
+        before = self._ledger.epoch
+        for item in chain((first,), self._companions()):
             if item.done.set_running_or_notify_cancel():
                 outcomes.append((item.done, *self._attempt(item)))
-            if self._queue.empty() or time.monotonic() >= until or self._ledger.durability.wanted:
-                break
-            following = self._queue.get()
-            if following is None:
-                more = False
-                break
-            item = following
         failure = self._secure() if self._ledger.epoch > before else None
         for done, result, error in outcomes:
             if error or failure:
                 done.set_exception(error or failure)
             else:
                 done.set_result(result)
-        return more
+
+    def _companions(self) -> Iterator[Commit]:
+        """Whoever waits already, and whoever comes in a while; nobody more once a reader waits."""
+        if self._durability != "group":
+            return
+        until = time.monotonic() + self._gather
+        while waiting := self._queue.qsize():
+            for _ in range(waiting):
+                item = self._queue.get()
+                if item is None:
+                    self._ended = True
+                    return
+                yield item
+                if self._ledger.durability.wanted:
+                    return
+            if time.monotonic() >= until:
+                return
 
     def _attempt(self, item: Commit) -> tuple[Any, BaseException | None]:
         self._running = item.done

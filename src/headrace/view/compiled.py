@@ -18,7 +18,7 @@ from headrace.catalog import Catalog, View
 from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.worker import BATCH, PARTIALS, Pipeline, Static
 from headrace.errors import SqlError
-from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, walk_plan
+from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, views_in, walk_plan
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
 from headrace.plan.split import SplitPlan, State, StreamPipeline, split
@@ -76,6 +76,11 @@ class ContinuousView:
     def upper_tables(self) -> tuple[str, ...]:
         """Tables read at each query: their changes show in the next one."""
         return tuple(sorted(tables_in(self.plan.upper)))
+
+    @cached_property
+    def upper_views(self) -> tuple[str, ...]:
+        """Continuous views read at each query, at the same epoch as this one's own states."""
+        return tuple(sorted(views_in(self.plan.upper)))
 
     @cached_property
     def frozen_tables(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Answers of continuous views: merge, run the upper pipeline, keep the result (000 §4.2.4-4.2.5).
 
 A result is kept with the epoch of the last change to anything it rests on: the
-view's states, and the tables of its upper pipeline. While none of them changes,
+view's states, and the tables and views of its upper pipeline. While none of them changes,
 a query gets the kept rows.
 
 States that fit are kept merged in memory (``resident.py``). A query takes the
@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from headrace import query, tables
-from headrace.engine.plan_sql import quote_native
 from headrace.engine.spark import Relation
-from headrace.engine.worker import conform
 from headrace.plan.split import State
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
@@ -45,8 +43,9 @@ class Refresh:
 class Answers:
     """The kept results of all continuous views, and their states in memory."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
         self._runtime = runtime
+        self._views = views
         self._kept: dict[str, Refresh] = {}
         self._locks: dict[str, threading.RLock] = {}
         self._prepared: dict[str, tuple[ContinuousView, query.Prepared]] = {}
@@ -101,20 +100,25 @@ class Answers:
         """The view's merged states as leaves of a query. Hold the view's lock while it runs."""
         merges: dict[Relation, str] = {}
         live: dict[Relation, pa.Table] = {}
+        batches: dict[str, pa.Table] = {}
         for state in view.plan.states:
             resident = self._caught_up(snapshot, view, state, patient)
             if resident is None:
-                merges["state", state.name] = view.merge_sql(state, snapshot.table(view.relation(state)))
+                name = f"__appended_{state.name}"
+                source, batches[name] = snapshot.whole(view.relation(state), name)
+                merges["state", state.name] = view.merge_sql(state, source)
             else:
                 live["state", state.name] = resident.table()
-        return query.Leaves({}, merges, live)
+        return query.Leaves({}, merges, live, batches)
 
     def _changed(self, snapshot: Snapshot, view: ContinuousView) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]
-        return max(snapshot.last_change(r) for r in relations)
+        below = [self._changed(snapshot, self._views[v.lower()]) for v in view.upper_views]
+        return max([*(snapshot.last_change(r) for r in relations), *below])
 
     def _evaluate(self, snapshot: Snapshot, view: ContinuousView, patient: bool) -> pa.Table:
-        leaves = self.states(snapshot, view, patient=patient)
+        views = {("view", v): self.rows(snapshot, self._views[v.lower()], patient=patient) for v in view.upper_views}
+        leaves = replace(self.states(snapshot, view, patient=patient), arrow=views)
         self.evaluations += 1
         if self._prepared.get(view.name, (None,))[0] is not view:
             self._prepared[view.name] = (view, query.Prepared(self._runtime, view.plan.upper))
@@ -148,12 +152,9 @@ class Answers:
         if resident.epoch >= 0 and reading.last_change(relation) <= resident.epoch:
             resident.epoch = max(resident.epoch, reading.epoch)
             return True
-        schema = arrow_schema(state.schema)
-        names = ", ".join(quote_native(name) for name in schema.names)
-        rows = reading.query(f"SELECT {names} FROM {reading.table(relation)} WHERE __epoch > {resident.epoch}")
         held = self._residents[view]
         try:
-            resident.fold(conform(rows, schema), reading.epoch)
+            resident.fold(reading.since(relation, resident.epoch, arrow_schema(state.schema)), reading.epoch)
         except Unfoldable:
             held[state.name] = None
             return False
@@ -188,7 +189,8 @@ class Answers:
             # Until the rewrite is committed, the rows are those of the epoch before.
             resident.epoch = tx.epoch - 1
             return resident.table()
-        return tx.query(view.merge_sql(state, tx.table(relation)))
+        source, batches = tx.whole(relation, "__appended")
+        return tx.query(view.merge_sql(state, source), __appended=batches)
 
     def rewritten(self, view: ContinuousView, state: State, epoch: int) -> None:
         """The rewrite begun by :meth:`merged` was committed in this epoch."""
