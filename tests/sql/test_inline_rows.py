@@ -93,7 +93,7 @@ def outcome(db: headrace.Database, text: str) -> Any:
     return given[0].schema, given[0].to_pylist()
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(
     inserts(), st.sampled_from([f"t{i}" for i in range(len(TYPES))] + [f"one{i}" for i in range(len(TYPES))] + ["no"])
 )
@@ -103,6 +103,23 @@ def test_differential_quick_and_slow_reading_agree(db: headrace.Database, text: 
     with mock.patch("headrace.database.inline_rows", lambda *_: None):
         slow = outcome(db, statement)
     assert quick == slow
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "(0.1234567890123456789012345678901234567), (12345678901), (0.5)",
+        "(12345678901), (0.5), (0.1234567890123456789012345678901234567)",
+        "('1'), (2), (2.5), ('3')",
+        "(NULL), (NULL)",
+    ],
+)
+def test_differential_types_that_depend_on_their_order(db: headrace.Database, values: str) -> None:
+    for i in range(len(TYPES)):
+        statement = f"INSERT INTO one{i} VALUES {values}"
+        quick = outcome(db, statement)
+        with mock.patch("headrace.database.inline_rows", lambda *_: None):
+            assert quick == outcome(db, statement)
 
 
 @pytest.mark.parametrize(

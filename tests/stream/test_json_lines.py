@@ -299,6 +299,8 @@ def same(mine: Any, theirs: Any) -> bool:
 def test_slices_are_descriptors(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"n": 1}\n' * 10)
+    halves = plan_slices([path], "json", None, SCHEMA, ("n",), 2)
+    assert [(p.start, p.end) for s in halves for p in s.pieces] == [(0, 45), (45, 90)]  # type: ignore[union-attr]
     slices = plan_slices([path], "json", None, SCHEMA, ("n",), 3)
     assert [type(s) for s in slices] == [JsonSlice] * 3
     assert [(p.start, p.end) for s in slices for p in s.pieces] == [(0, 36), (36, 63), (63, 90)]  # type: ignore[union-attr]
