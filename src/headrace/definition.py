@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlglot import exp
 
-from headrace import query, tables
-from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of, to_json
+from headrace import file_tables, query, tables
+from headrace.catalog import Catalog, FileSource, Relation, Stream, Table, View, kind_of, to_json
 from headrace.engine.analyzer import SparkAnalyzer
-from headrace.errors import CatalogError, NotYetSupported, ViewRefused
+from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
+from headrace.plan.nodes import Node
 from headrace.plan.split import SplitPlan
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
-from headrace.store import Snapshot, Transaction
+from headrace.store import Snapshot, Transaction, writing
 from headrace.stream.intake import stream_count
-from headrace.types import arrow_schema
+from headrace.types import VOID, Field, Schema, arrow_schema
 from headrace.view import retention
 from headrace.view.compiled import (
     ContinuousView,
-    InsertPipeline,
     reads_of,
     split_view,
     static_relation,
@@ -45,14 +45,15 @@ class Definer:
 
     def create(self, statement: s.CreateStream | s.CreateTable | s.CreateView) -> str:
         with self._runtime.tables_lock:
-            if statement.if_not_exists and self._runtime.catalog.find(statement.name) is not None:
+            if self.exists(statement):
                 return f"{statement.name} exists already"
-            self._runtime.catalog.require_free(statement.name, statement.position)
             if isinstance(statement, s.CreateView):
                 return self._create_view(statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
                 relation = Stream(statement.name, statement.columns)
+            elif statement.files is not None:
+                return self._create_over_files(statement, statement.files)
             else:
                 key = {k.lower() for k in statement.primary_key}
                 relation = Table(
@@ -66,6 +67,51 @@ class Definer:
             self._define(self._runtime.catalog.with_relation(relation), relation, work)
             return f"{kind_of(relation)} {relation.name} created"
 
+    def exists(self, statement: s.Create) -> bool:
+        """Whether the name is taken; an error unless the statement says IF NOT EXISTS."""
+        if statement.if_not_exists:
+            return self._runtime.catalog.find(statement.name) is not None
+        self._runtime.catalog.require_free(statement.name, statement.position)
+        return False
+
+    def create_filled(self, table: Table, rows: pa.Table) -> str:
+        """A table and its first rows, in one commit."""
+        relation = tables.tail_of(table.name)
+        rows = rows.rename_columns([c.name for c in table.columns]).cast(arrow_schema(table.columns))
+        file = self._runtime.store.new_segment(relation) if rows.num_rows >= tables.TAIL_ROWS else None
+
+        def work(tx: Transaction) -> None:
+            tx.create_relation(relation, arrow_schema(table.columns))
+            if file is None:
+                tx.append(relation, rows)
+            else:
+                tx.add_segment(relation, file, rows.num_rows)
+            tx.count(relation, rows.num_rows)
+
+        try:
+            if file is not None:
+                with writing(file):
+                    pq.write_table(rows, file)
+            self._define(self._runtime.catalog.with_relation(table), table, work)
+        except BaseException:
+            if file is not None and file.exists():
+                self._runtime.store.discard(file)
+            raise
+        return f"table {table.name} created with {rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'}"
+
+    def _create_over_files(self, statement: s.CreateTable, source: FileSource) -> str:
+        table = file_tables.declared(statement.name, statement.columns, source, statement.position)
+        found = file_tables.mark(table)
+
+        def work(tx: Transaction) -> None:
+            tx.create_relation(tables.tail_of(table.name), file_tables.MANIFEST)
+            tx.append(tables.tail_of(table.name), file_tables.manifest(found))
+
+        self._define(self._runtime.catalog.with_relation(table), table, work)
+        self._runtime.file_marks[table] = found
+        files = f"{len(found):,} file{'' if len(found) == 1 else 's'}"
+        return f"table {table.name} created over {files}, read at each query"
+
     def drop(self, statement: s.Drop) -> str:
         with self._runtime.tables_lock:
             catalog = self._runtime.catalog
@@ -73,35 +119,42 @@ class Definer:
                 return f"{statement.name} does not exist"
             kinds: dict[str, type] = {"stream": Stream, "table": Table, "view": View}
             relation: Relation = catalog.get(statement.name, kinds[statement.kind], position=statement.position)
-            dependents = catalog.dependents(relation.name)
-            if dependents:
-                names = ", ".join(v.name for v in dependents)
+            dependents = catalog.all_dependents(relation.name)
+            if dependents and not statement.cascade:
+                names = ", ".join(v.name for v in catalog.dependents(relation.name))
                 raise CatalogError(
                     "RELATION_IN_USE",
                     f"{relation.name} is read by {names}",
                     position=statement.position,
-                    hint=f"drop {names} first",
+                    hint=f"drop {names} first, or write DROP … CASCADE to drop all that reads it",
                 )
-            return self._drop(relation)
+            self._drop((*dependents, relation))
+            also = ", ".join(v.name for v in sorted(dependents, key=lambda v: v.name.lower()))
+            views = f"view{'' if len(dependents) == 1 else 's'}"
+            return f"{kind_of(relation)} {relation.name} dropped" + (f", and {views} {also}" if also else "")
 
-    def _drop(self, relation: Relation) -> str:
-        view = self._views.get(relation.name.lower())
+    def _drop(self, relations: Sequence[Relation]) -> None:
+        """Relations nobody else reads, with all they own, in one commit."""
+        views = [v for r in relations if (v := self._views.get(r.name.lower())) is not None]
+        catalog = self._runtime.catalog
+        for relation in relations:
+            catalog = catalog.without(relation.name)
 
         def work(tx: Transaction) -> None:
-            tx.drop(relation.name)
-            if isinstance(relation, Stream):
-                tx.forget_count(stream_count(relation.name))
-            if isinstance(relation, Table):
-                tx.drop_relation(tables.tail_of(relation.name))
-                tx.forget_count(tables.tail_of(relation.name))
-            if view is not None:
+            for relation in relations:
+                tx.drop(relation.name)
+                if isinstance(relation, Stream):
+                    tx.forget_count(stream_count(relation.name))
+                if isinstance(relation, Table):
+                    tx.drop_relation(tables.tail_of(relation.name))
+                    tx.forget_count(tables.tail_of(relation.name))
+            for view in views:
                 _drop_states(tx, view)
 
-        self._commit(self._runtime.catalog.without(relation.name), work, f"DROP {relation.name}")
-        if view is not None:
-            del self._views[relation.name.lower()]
+        self._commit(catalog, work, f"DROP {relations[-1].name}")
+        for view in views:
+            del self._views[view.name.lower()]
             self._forget(view)
-        return f"{kind_of(relation)} {relation.name} dropped"
 
     # Views
 
@@ -113,20 +166,7 @@ class Definer:
         plan, schema = split_view(statement, self._runtime.catalog, analyzer)
         if plan is not None:
             _refuse_nondeterministic(statement)
-            for name in reads:
-                if isinstance(self._runtime.catalog.find(name), View) and self._reads_stream(name):
-                    raise NotYetSupported(
-                        f"a continuous view over the continuous view {name}",
-                        position=statement.position,
-                        hint=f"join {name} when you query, or make an ordinary view over both",
-                    )
         return plan, View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers))
-
-    def _reads_stream(self, name: str) -> bool:
-        relation = self._runtime.catalog.find(name)
-        if isinstance(relation, View):
-            return relation.continuous or any(self._reads_stream(n) for n in relation.reads)
-        return False
 
     def _create_view(self, statement: s.CreateView) -> str:
         plan, view = self.plan_view(
@@ -156,7 +196,9 @@ class Definer:
                     found(tx)
 
                 newer = self._runtime.catalog.with_relation(view)
-                self._commit(newer, work, f"REFRESH VIEW {view.name} RESTART", lambda: self._enter(compiled))
+                # Its lock keeps compaction away: it would write the groups in memory over the states just emptied.
+                with self._answers.lock(view.name):
+                    self._commit(newer, work, f"REFRESH VIEW {view.name} RESTART", lambda: self._enter(compiled))
             self._forget(old)
         return f"{view.name} counts from now{_frozen_note(compiled)}"
 
@@ -168,15 +210,16 @@ class Definer:
         """
         files: dict[str, Path] = {}
         try:
-            with self._runtime.store.read() as snapshot:
-                for static in plan.statics:
-                    rows = query.run(self._runtime, snapshot, static.plan)
-                    # Spark workers outlive databases and keep build sides by file name: it must be unique.
-                    file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
+            for static in plan.statics:
+                rows = query.run_now(self._runtime, static.plan)
+                # Spark workers outlive databases and keep build sides by file name: it must be unique.
+                file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
+                with writing(file):
                     pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
-                    files[static.name] = file
+                files[static.name] = file
             compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)
-            initial = {p.state: self._initial_rows(compiled, p) for p in compiled.initial}
+            # A UNION ALL branch that reads only tables adds to the state once, here.
+            initial = {p.state: query.run_now(self._runtime, p.plan) for p in compiled.initial}
             compiled.pipelines  # noqa: B018  compile now: an error must come before the commit
 
             def found(tx: Transaction) -> None:
@@ -190,12 +233,10 @@ class Definer:
                     tx.append(static_relation(view.name), pa.table({"name": list(names), "file": list(paths)}))
                     for file in files.values():
                         tx.add_segment(static_relation(view.name), file, pq.read_metadata(file).num_rows)
-                if plan.retain is not None:
-                    given = {s.name: [initial[r]] for s in plan.states if (r := compiled.relation(s)) in initial}
-                    retention.add(tx, compiled, given)
-                else:
-                    for relation, rows in initial.items():
-                        tx.append(relation, rows)
+                first = dict(initial)
+                admission = retention.admit(tx, compiled, first)
+                tx.append_batches(first)
+                admission.settle(tx)
 
             yield compiled, found
         except BaseException:
@@ -208,7 +249,7 @@ class Definer:
 
     def _forget(self, view: ContinuousView) -> None:
         """Let go of what was kept in memory for a view that is no more."""
-        self._answers.forget(view.name)
+        self._answers.forget(view)
         self._runtime.worker.forget([static.name for static in view.statics])
 
     def static_files(self, snapshot: Snapshot, view: str) -> dict[str, Path]:
@@ -218,11 +259,6 @@ class Definer:
         by_file = {p.name: p for p in snapshot.segments(static_relation(view))}
         rows = snapshot.scan(static_relation(view)).to_pylist()
         return {row["name"]: by_file[row["file"]] for row in rows}
-
-    def _initial_rows(self, view: ContinuousView, pipeline: InsertPipeline) -> pa.Table:
-        """The state rows of a UNION ALL branch that reads only tables."""
-        with self._runtime.store.read() as snapshot:
-            return query.run(self._runtime, snapshot, pipeline.plan)
 
     # Commits
 
@@ -263,6 +299,27 @@ class Definer:
             raise
         settled()
         self._runtime.catalog = catalog
+
+
+def columns_of(plan: Node, table: str, at: Position) -> Schema:
+    """The columns a table made from a query has; each must have a name of its own and a type a table can hold."""
+    seen: set[str] = set()
+    for column in plan.output:
+        if column.name.lower() in seen:
+            raise SqlError(
+                "COLUMN_ALREADY_EXISTS",
+                f"{table} would have two columns named {column.name}",
+                position=at,
+                hint="give one an alias",
+            )
+        seen.add(column.name.lower())
+        if not column.type.is_native or column.type == VOID:
+            raise NotYetSupported(
+                f"a table column of type {column.type.sql} ({column.name})",
+                position=at,
+                hint=f"cast it in the query, for example CAST({column.name} AS STRING) AS {column.name}",
+            )
+    return tuple(Field(c.name, c.type) for c in plan.output)
 
 
 def _drop_states(tx: Transaction, view: ContinuousView) -> None:

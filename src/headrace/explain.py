@@ -11,7 +11,7 @@ from headrace.catalog import Relation, Stream, Table, View, kind_of
 from headrace.engine.places import Place
 from headrace.engine.plan_sql import why_not_native
 from headrace.errors import NotYetSupported
-from headrace.plan.nodes import Node, tables_in
+from headrace.plan.nodes import Node, tables_in, views_in
 from headrace.plan.render import render
 from headrace.plan.split import SplitPlan
 from headrace.sql import statements as s
@@ -69,7 +69,9 @@ def _explain_view(db: Database, statement: s.CreateView) -> list[str]:
         lines += [f"State {state.name} ({state.kind}): {columns}; key: {', '.join(state.labels[:keys]) or 'none'}"]
     if plan.retain is not None:
         lines += [f"Kept for {span_text(plan.retain)} of the groups' own time; rows for groups past that are late"]
-    lines += [f"Each query: merge the states, then by {_place(db, plan.upper)}", *_indented(plan.upper)]
+    live = sorted(tables_in(plan.upper) | views_in(plan.upper))
+    also = f" (reads {', '.join(live)})" if live else ""
+    lines += [f"Each query{also}: merge the states, then by {_place(db, plan.upper)}", *_indented(plan.upper)]
     return lines
 
 
@@ -101,8 +103,11 @@ def show(db: Database, what: str) -> pa.Table:
             columns["columns"] = pa.array([len(r.columns) for r in found], pa.int32())
             columns["read_by"] = pa.array(readers, pa.string())
         elif kind is Table:
-            counts = []
+            counts: list[int | None] = []
             for table in found:
+                if isinstance(table, Table) and table.files is not None:
+                    counts.append(None)  # to know it, the files would have to be read
+                    continue
                 segments = snapshot.manifest(tables.tail_of(table.name))
                 counts.append(snapshot.rows(tables.tail_of(table.name)) + sum(s.rows for s in segments))
             columns["rows"] = pa.array(counts, pa.int64())
@@ -133,6 +138,10 @@ def describe(db: Database, relation: Relation) -> pa.Table:
     notes: list[tuple[str, str, str]] = [("# kind", kind_of(relation), "")]
     if isinstance(relation, Table) and relation.primary_key:
         notes.append(("# primary key", ", ".join(relation.primary_key), ""))
+    if isinstance(relation, Table) and relation.files is not None:
+        options = ", ".join(f"{name} {value!r}" for name, value in relation.files.options)
+        how = f"{relation.files.format}{' with ' if options else ''}{options}, read at each query"
+        notes.append(("# files", relation.files.location, how))
     if isinstance(relation, View):
         notes[0] = ("# kind", "continuous view" if relation.continuous else "view", "")
         notes.append(("# reads", ", ".join(relation.reads), ""))
@@ -153,6 +162,8 @@ def _view_notes(db: Database, view: View) -> list[tuple[str, str, str]]:
         notes.append(("# read once", ", ".join(compiled.frozen_tables), again))
     if compiled.upper_tables:
         notes.append(("# read at each query", ", ".join(compiled.upper_tables), "changes show in the next query"))
+    if compiled.upper_views:
+        notes.append(("# read at each query", ", ".join(compiled.upper_views), "at the same commit"))
     plan: SplitPlan = compiled.plan
     if plan.retain is not None:
         with db.runtime.store.read() as snapshot:

@@ -149,7 +149,8 @@ class Inside:
         for view in list(self._views.values()):
             for state in view.plan.states:
                 if view.relation(state) == relation:
-                    rows = snapshot.query(view.merge_sql(state, snapshot.table(relation)))
+                    source, batches = snapshot.whole(relation, "__appended")
+                    rows = snapshot.query(view.merge_sql(state, source), __appended=batches)
                     return rows.cast(arrow_schema(state.schema)).rename_columns([f.name for f in _by_label(state)])
         raise CatalogError("RELATION_NOT_FOUND", f"there is no {relation} any more", hint="ask again")
 
@@ -164,7 +165,8 @@ class Inside:
             FROM (
                 SELECT log.*, coalesce(names.name, whose) AS name, what LIKE 'late %' AS late
                 FROM (
-                    SELECT *, nullif(regexp_replace(what, '^(state (.*) s[0-9]+|[a-z]+ (.*))$', '\\2\\3'), '') AS whose
+                    SELECT *, CASE WHEN what <> '' AND what NOT LIKE 'rewrite of %'
+                        THEN regexp_replace(what, '^(state (.*) s[0-9]+|[a-z]+ (.*))$', '\\2\\3') END AS whose
                     FROM log
                 ) AS log LEFT JOIN names ON whose = key
             )
@@ -257,17 +259,15 @@ class Inside:
 
 def size_of(snapshot: Snapshot, view: ContinuousView, state: State) -> tuple[int, int, int]:
     """A stored state's rows, those of them that came after its last merge, and the bytes of all values."""
-    table = snapshot.table(view.relation(state))
+    relation = view.relation(state)
     lengths = {"string": "strlen", "binary": "octet_length"}
     texts = [f"{lengths[f.type.name]}({quote_native(f.name)})" for f in state.schema if f.type.name in lengths]
     fixed = sum(_width(f) for f in state.schema)
     sized = " + ".join([f"count(*) * {fixed}", *(f"coalesce(sum({t}), 0)" for t in texts)])
-    # A merge stamps all its rows with its own epoch; whatever is younger was appended since.
-    found = snapshot.query(
-        f"SELECT count(*) AS n, count(*) FILTER (__epoch > (SELECT min(__epoch) FROM {table})) AS queued, "
-        f"({sized})::BIGINT AS bytes FROM {table}"
-    ).to_pylist()[0]
-    return found["n"], found["queued"], found["bytes"]
+    source, batches = snapshot.whole(relation, "__appended")
+    found = snapshot.query(f"SELECT count(*) AS n, ({sized})::BIGINT AS bytes FROM {source}", __appended=batches)
+    row = found.to_pylist()[0]
+    return row["n"], snapshot.queued(relation), row["bytes"]
 
 
 def _width(field: Field) -> int:

@@ -44,6 +44,11 @@ predicates = st.sampled_from(
     [
         "TRUE", "s.x > 0", "s.x <= s.k", "s.g LIKE 'a%'", "s.g IS NOT NULL AND s.g <> 'b'", "NOT s.b", "s.d > 1.5",
         "s.x IN (1, 2, NULL)", "s.k <=> s.x", "s.y BETWEEN -5 AND 100", "coalesce(s.x, 0) % 2 = 0",
+        "s.k IN (SELECT id FROM t)", "s.x NOT IN (SELECT id FROM t WHERE w > 0)", "s.g NOT IN (SELECT name FROM t)",
+        "EXISTS (SELECT 1 FROM t WHERE t.id = s.k AND t.name >= s.g)",
+        "NOT EXISTS (SELECT 1 FROM t WHERE t.id < s.x AND t.name = s.g) AND s.x > 0",
+        "s.x > (SELECT min(id) FROM t)", "s.x >= (SELECT count(w) FROM t WHERE t.id = s.k)",
+        "s.b OR EXISTS (SELECT 1 FROM t WHERE t.id = s.k)",
         "CASE WHEN s.b THEN s.x > 1 ELSE s.k > 1 END", "length(s.g) > 1 OR s.day >= DATE '2000-01-01'",
     ]
 )  # fmt: skip
@@ -81,7 +86,8 @@ def grouping(draw: st.DrawFn) -> tuple[str, int]:
     """A grouped block over stream s, and how many keys it has."""
     by, of = draw(keys), draw(aggregates)
     items = [f"{k} AS k{i}" for i, k in enumerate(by)] + [f"{a} AS a{i}" for i, a in enumerate(of)]
-    group = f" GROUP BY {', '.join(by)}" if by else ""
+    sets = draw(st.sampled_from(["{}", "{}", "{}", "ROLLUP ({})", "CUBE ({})"]))
+    group = f" GROUP BY {sets.format(', '.join(by))}" if by else ""
     having = draw(st.sampled_from(["", " HAVING count(*) > 1", " HAVING max(s.x) > 0 OR max(s.x) IS NULL"]))
     return f"SELECT {', '.join(items)} FROM s{draw(joins)} WHERE {draw(predicates)}{group}{having}", len(by)
 
@@ -90,7 +96,9 @@ def grouping(draw: st.DrawFn) -> tuple[str, int]:
 def views(draw: st.DrawFn) -> str:
     """A view: a grouping, alone or under something."""
     block, by = draw(grouping())
-    shape = draw(st.sampled_from(["plain", "nested", "joined", "top", "union", "table above", "twice"]))
+    shape = draw(
+        st.sampled_from(["plain", "nested", "joined", "top", "union", "table above", "twice", "set", "subquery"])
+    )
     if shape == "nested":
         return f"SELECT count(*) AS n, count(DISTINCT a0) AS m, max(a0) AS o FROM ({block})"
     if shape == "joined" and by:
@@ -104,6 +112,11 @@ def views(draw: st.DrawFn) -> str:
         return f"SELECT a0 AS v FROM ({block}) UNION ALL SELECT max(x) FROM r"
     if shape == "table above" and by:
         return f"SELECT t.name, q.* FROM ({block}) q JOIN t ON length(t.name) >= 0 AND t.id > 0"
+    if shape == "set":
+        word = draw(st.sampled_from(["INTERSECT", "EXCEPT", "INTERSECT ALL", "EXCEPT ALL"]))
+        return f"SELECT CAST(a0 AS STRING) AS v FROM ({block}) {word} SELECT CAST(id AS STRING) FROM t"
+    if shape == "subquery" and by:
+        return f"SELECT * FROM ({block}) q WHERE EXISTS (SELECT 1 FROM r WHERE r.g = CAST(q.k0 AS STRING))"
     if shape == "twice" and by:
         return f"WITH q AS ({block}) SELECT a.a0, b.k0 FROM q a JOIN q b ON a.k0 = b.k0"
     return block

@@ -145,13 +145,13 @@ SELECT g FROM s GROUP BY g UNION SELECT g FROM r GROUP BY g;
 -- window function above [spark]
 SELECT g, n, rank() OVER (ORDER BY n DESC) AS r FROM (SELECT g, count(*) n FROM s GROUP BY g);
 
--- except above [spark]
+-- except above
 SELECT g FROM (SELECT g, count(*) n FROM s GROUP BY g) EXCEPT SELECT name FROM t;
 
--- subquery above [spark]
+-- subquery above
 SELECT g, n FROM (SELECT g, count(*) n FROM s GROUP BY g) WHERE n > (SELECT avg(id) FROM t);
 
--- in above [spark]
+-- in above
 SELECT k, n FROM (SELECT k, count(*) n FROM s GROUP BY k) WHERE k IN (SELECT id FROM t);
 
 -- spark function [spark]
@@ -184,7 +184,7 @@ SELECT count(*) AS n FROM s HAVING max(x) > 5000;
 SELECT t.name, a.n, b.m FROM t, (SELECT k, count(*) n FROM s GROUP BY k) a, (SELECT g, max(y) m FROM r GROUP
 BY g) b WHERE a.k = t.id AND b.m > a.k;
 
--- rollup above [spark]
+-- rollup above
 SELECT b, sum(n) t FROM (SELECT g, b, count(*) n FROM s GROUP BY g, b) GROUP BY ROLLUP(b);
 
 -- sum of sums
@@ -201,3 +201,139 @@ GROUP BY ALL;
 -- rounding
 SELECT round(d, 1) r, floor(f) f, ceil(d) c, abs(x) a, count(*) n FROM s WHERE f IS NOT NULL AND f < 100 GROUP
 BY ALL;
+
+-- in below
+SELECT g, count(*) n FROM s WHERE k IN (SELECT id FROM t WHERE w > 0) GROUP BY g;
+
+-- not in below, with a null
+SELECT g, count(*) n FROM s WHERE g NOT IN (SELECT name FROM t) GROUP BY g;
+
+-- not in below
+SELECT g, count(*) n FROM s WHERE x NOT IN (SELECT id FROM t) AND b GROUP BY g;
+
+-- not in of nothing
+SELECT g, count(*) n FROM s WHERE k NOT IN (SELECT id FROM t WHERE id > 100) GROUP BY g;
+
+-- not in, correlated
+SELECT g, count(*) n FROM s WHERE x NOT IN (SELECT id FROM t WHERE t.id = s.k OR t.w > s.d) GROUP BY g;
+
+-- in of two columns
+SELECT g, count(*) n FROM s WHERE (k, x) NOT IN (SELECT id, id + 1 FROM t) AND (k, k) IN (SELECT id, id FROM t) GROUP BY g;
+
+-- exists below
+SELECT g, count(*) n FROM s WHERE EXISTS (SELECT 1 FROM t WHERE t.id = s.k AND t.w < s.d) GROUP BY g;
+
+-- not exists below
+SELECT g, count(*) n FROM s WHERE NOT EXISTS (SELECT * FROM t WHERE t.id = s.k AND name IS NOT NULL) GROUP BY g;
+
+-- exists uncorrelated
+SELECT g, count(*) n FROM s WHERE EXISTS (SELECT * FROM t WHERE w > 100) OR k > 2 GROUP BY g;
+
+-- exists in an expression
+SELECT g, count(*) n FROM s WHERE k = 1 OR EXISTS (SELECT * FROM t WHERE t.id = s.k AND w > 1) GROUP BY g;
+
+-- scalar below
+SELECT g, count(*) n, max(x + (SELECT min(id) FROM t)) m FROM s WHERE d > (SELECT avg(w) FROM t) GROUP BY g;
+
+-- scalar of one row
+SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t WHERE name = 'one') GROUP BY g;
+
+-- scalar of no row
+SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t WHERE name = 'none') OR k = 1 GROUP BY g;
+
+-- scalar of too many rows
+SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t) GROUP BY g;
+
+-- correlated aggregate below
+SELECT g, count(*) n FROM s WHERE d > (SELECT sum(w) + 1 FROM t WHERE t.id = s.k) GROUP BY g;
+
+-- correlated count below
+SELECT g, count(*) n FROM s WHERE (SELECT count(*) FROM t WHERE t.id = s.k) < 1 GROUP BY g;
+
+-- subqueries of groups
+SELECT g, n, (SELECT max(w) FROM t WHERE t.id = q.n) AS m, (SELECT count(name) FROM t) AS c
+FROM (SELECT g, count(*) n FROM s GROUP BY g) q WHERE n > 100 OR NOT EXISTS (SELECT 1 FROM t WHERE id = n);
+
+-- subquery in having
+SELECT k, count(*) n, (SELECT sum(id) FROM t) AS z FROM s GROUP BY k HAVING count(*) > (SELECT min(id) FROM t) AND k IN (SELECT id FROM t)
+AND NOT EXISTS (SELECT 1 FROM t WHERE t.id = k AND t.w > 1);
+
+-- subquery over the stream itself
+SELECT g, n FROM (SELECT g, count(*) n FROM s GROUP BY g) WHERE n >= (SELECT avg(m) FROM (SELECT k, count(*) m FROM s GROUP BY k));
+
+-- table against a stream, exists
+SELECT name FROM t WHERE EXISTS (SELECT * FROM s WHERE s.k = t.id AND s.x > 3);
+
+-- table against a stream, not in
+SELECT id FROM t WHERE id NOT IN (SELECT k FROM s WHERE k IS NOT NULL AND x > 40);
+
+-- table against a stream, correlated
+SELECT id, (SELECT sum(x) FROM s WHERE s.k = t.id) AS total, (SELECT count(*) FROM s WHERE s.k = t.id) AS n FROM t;
+
+-- rollup
+SELECT g, b, grouping(g) AS gg, grouping_id() AS id, count(*) n, sum(x) t, avg(d) a, stddev(x) v, count(DISTINCT k) c
+FROM s GROUP BY ROLLUP (g, b);
+
+-- cube
+SELECT g, b, k % 2 AS m, count(*) n, max(x) t FROM s GROUP BY CUBE (g, b, k % 2) HAVING count(*) > 2 AND grouping(g) = 0;
+
+-- with rollup
+SELECT g, grouping(b), grouping_id(g, b), min(x) FROM s GROUP BY g, b WITH ROLLUP;
+
+-- grouping sets
+SELECT g, k, sum(k) AS t, count(*) n, grouping_id() AS id FROM s GROUP BY GROUPING SETS ((g, k), g, (), (g)) ORDER BY id, g, k LIMIT 8;
+
+-- a key and a rollup
+SELECT b, g, k, count(*) n FROM s JOIN t ON s.k = t.id GROUP BY b, ROLLUP (g, k);
+
+-- rollup of nothing
+SELECT g, count(*) n FROM s WHERE x > 1000 GROUP BY ROLLUP (g);
+
+-- intersect of streams
+SELECT g FROM s INTERSECT SELECT g FROM r;
+
+-- except of streams
+SELECT g FROM s EXCEPT SELECT g FROM r;
+
+-- except all above
+SELECT g FROM (SELECT g, k FROM s GROUP BY g, k) EXCEPT ALL SELECT g FROM (SELECT g, y FROM r GROUP BY g, y);
+
+-- intersect all above
+SELECT g FROM (SELECT g, k FROM s GROUP BY g, k) INTERSECT ALL SELECT g FROM (SELECT g, y FROM r GROUP BY g, y);
+
+-- using in a right join
+SELECT * FROM (SELECT count(*) n, k AS id FROM s GROUP BY k) RIGHT JOIN t USING (id);
+
+-- using in a full join
+SELECT * FROM (SELECT count(*) n, k AS id FROM s GROUP BY k) a FULL JOIN t USING (id);
+
+-- using twice
+SELECT * FROM (SELECT count(*) n, g FROM s GROUP BY g) a JOIN (SELECT max(y) m, g FROM r GROUP BY g) b USING (g) LEFT JOIN (SELECT max(x) z, g FROM s GROUP BY g) c USING (g);
+
+-- right join below
+SELECT t.name, count(*) n FROM t RIGHT JOIN s ON s.k = t.id AND t.w > 0 GROUP BY t.name;
+
+-- cross join below
+SELECT t.name, count(*) n, sum(x + id) z FROM s CROSS JOIN t GROUP BY t.name;
+
+-- theta left join below
+SELECT t.id, count(*) n FROM s LEFT JOIN t ON s.x > t.id AND s.d < t.w GROUP BY t.id;
+
+-- grouped streams, right
+SELECT a.g, a.n, b.m FROM (SELECT g, count(*) n FROM s GROUP BY g) a RIGHT JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.g = b.g AND a.n > b.m;
+
+-- grouped streams, semi and anti
+SELECT a.g, a.n FROM (SELECT g, count(*) n FROM s GROUP BY g) a LEFT SEMI JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.g = b.g
+LEFT ANTI JOIN (SELECT g, max(x) m FROM s GROUP BY g) c ON a.n = c.m;
+
+-- grouped streams, theta
+SELECT a.g, b.g AS h FROM (SELECT g, count(*) n FROM s GROUP BY g) a FULL JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.n < b.m;
+
+-- sliding windows
+SELECT window.start AS a, window.end AS e, g, count(*) n, sum(x) t FROM s GROUP BY window(ts, '6 hours', '2 hours'), g;
+
+-- sliding windows, uneven
+SELECT window.start AS a, count(*) n FROM s GROUP BY window(ts, '5 hours', '2 hours') HAVING count(*) > 3;
+
+-- windows with an offset
+SELECT window.start AS a, window.end AS e, count(*) n FROM s GROUP BY window(ts, '6 hours', '6 hours', '45 minutes');

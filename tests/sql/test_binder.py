@@ -328,12 +328,16 @@ def test_inserts_that_do_not_fit(condition: str, text: str) -> None:
     ("query", "reason"),
     [
         ("SELECT rank() OVER (ORDER BY n) FROM g", "a window function"),
-        ("SELECT a FROM g WHERE a IN (SELECT a FROM t)", "a subquery"),
-        ("SELECT a FROM g INTERSECT SELECT a FROM t", "INTERSECT"),
-        ("SELECT a, count(*) FROM g GROUP BY ROLLUP (a)", "grouping sets"),
-        ("SELECT a, count(*) FROM g GROUP BY GROUPING SETS ((a), ())", "grouping sets"),
-        ("SELECT a, count(*) FROM g GROUP BY a WITH CUBE", "CUBE"),
-        ("SELECT e FROM g FULL JOIN t USING (a)", "USING"),
+        ("SELECT a FROM g WHERE n > 1 OR a IN (SELECT a FROM t)", "IN (subquery) inside a larger expression"),
+        ("SELECT a FROM g WHERE n > (SELECT max(a) FROM t WHERE t.a < g.n)", "more than equality"),
+        ("SELECT a FROM g WHERE n > (SELECT a FROM t WHERE t.a = g.a)", "without an aggregate"),
+        ("SELECT a FROM g WHERE EXISTS (SELECT 1 FROM t WHERE t.a = g.a LIMIT 0)", "LIMIT"),
+        (
+            "SELECT a FROM g WHERE EXISTS (SELECT 1 FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.a = g.a))",
+            "correlated",
+        ),
+        ("SELECT (SELECT max(a) FROM t) FROM g", "without an alias"),
+        ("SELECT a FROM g UNION BY NAME SELECT a FROM t", "BY NAME"),
     ],
 )
 def test_a_block_outside_the_algebra_is_sparks_over_inputs_inside_it(query: str, reason: str) -> None:

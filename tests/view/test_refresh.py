@@ -17,7 +17,7 @@ BELOW = "SELECT s.x, sum(w) AS w FROM s JOIN t ON s.x = t.x GROUP BY s.x"
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    with headrace.connect(tmp_path / "db") as db:
+    with headrace.connect(tmp_path / "db", compact_rows=6) as db:
         db.sql("CREATE STREAM s (x STRING, n INT)")
         db.sql("CREATE TABLE t (x STRING, w INT)")
         db.sql("INSERT INTO t VALUES ('a', 10), ('b', 20)")

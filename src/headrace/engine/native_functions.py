@@ -437,6 +437,11 @@ def _window_start(call: Call, printer: Printer) -> str:
     return f"make_timestamptz({start})" if call.type.name == "timestamp" else f"make_timestamp({start})"
 
 
+def _too_many_rows(call: Call, printer: Printer) -> str:
+    message = "More than one row returned by a subquery used as an expression"
+    return f"CAST({fail('SCALAR_SUBQUERY_TOO_MANY_ROWS', message)} AS {call.type.duckdb})"
+
+
 FUNCTIONS: dict[str, Build] = {
     **{symbol: _infix(symbol) for symbol in ("=", "<>", "<", "<=", ">", ">=")},
     "<=>": _infix("IS NOT DISTINCT FROM"),
@@ -488,4 +493,5 @@ FUNCTIONS: dict[str, Build] = {
     "datediff": _datediff,
     "to_date": _to_date,
     "window_start": _window_start,
+    "too_many_rows": _too_many_rows,
 }

@@ -26,6 +26,7 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetOperation,
     Sort,
     SparkSql,
     UnionAll,
@@ -145,6 +146,10 @@ class _Text(ABC):
                 f"FROM {self.relation(b)}"
                 for b in node.inputs
             )
+        if isinstance(node, SetOperation):
+            sides = (f"SELECT {self.passed(side)} FROM {self.relation(side)}" for side in (node.left, node.right))
+            names = self.outputs(zip(node.columns, map(self.column, node.left.output), strict=True))
+            return f"SELECT {names} FROM ({f' {node.kind.upper()} ALL '.join(sides)}) AS o"
         assert isinstance(node, SparkSql)
         return self.spark_sql(node)
 

@@ -119,6 +119,8 @@ def _call(call: Call, args: list[str]) -> str:
             return f"trim({side} {args[1]} FROM {args[0]})"
         case "window_start":
             return _window_start(call, args[0])
+        case "too_many_rows":
+            return f"CAST(raise_error('SCALAR_SUBQUERY_TOO_MANY_ROWS', map()) AS {call.type.sql})"
         case "avg_of_sum":
             return _average(call, args)
         case _:

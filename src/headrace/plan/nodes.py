@@ -27,6 +27,7 @@ from headrace.types import BOOLEAN, Schema
 
 ScanKind = Choice["stream", "table", "view", "state", "static", "rows", "system"]
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
+SetKind = Choice["intersect", "except"]
 
 __all__ = [
     "Aggregate",
@@ -37,6 +38,8 @@ __all__ = [
     "Node",
     "Project",
     "Scan",
+    "SetKind",
+    "SetOperation",
     "Sort",
     "SortKey",
     "SparkSql",
@@ -100,14 +103,17 @@ class Scan(Node):
     fields: tuple[str, ...]
     """The relation's own name for each output column."""
     scanned: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    """The fields no two rows of the relation share, if it has a primary key."""
 
     @staticmethod
-    def of(kind: ScanKind, relation: str, schema: Schema) -> Scan:
+    def of(kind: ScanKind, relation: str, schema: Schema, key: tuple[str, ...] = ()) -> Scan:
         return Scan(
             kind,
             relation,
             tuple(f.name for f in schema),
             tuple(Column.fresh(f.name, f.type) for f in schema),
+            key,
         )
 
     @property
@@ -272,6 +278,32 @@ class UnionAll(Node):
 
 
 @dataclass(frozen=True, eq=False)
+class SetOperation(Node):
+    """INTERSECT ALL or EXCEPT ALL, matched by position; NULLs are equal to each other."""
+
+    kind: SetKind
+    left: Node
+    right: Node
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        for node in (self.left, self.right):
+            if tuple(c.type for c in node.output) != tuple(c.type for c in self.columns):
+                raise InvalidPlan(f"{self.kind} inputs do not have its columns' types")
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.columns
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    def with_children(self, children: tuple[Node, ...]) -> Node:
+        return replace(self, left=children[0], right=children[1])
+
+
+@dataclass(frozen=True, eq=False)
 class SparkSql(Node):
     """What lies outside the algebra, as Spark SQL text over named inputs.
 
@@ -347,9 +379,23 @@ def streams_in(node: Node) -> set[str]:
     return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "stream"}
 
 
+def reads_ungrouped(node: Node) -> bool:
+    """Whether a stream reaches ``node`` without a grouping between."""
+    if isinstance(node, Aggregate):
+        return False
+    if isinstance(node, Scan):
+        return node.kind == "stream"
+    return any(reads_ungrouped(c) for c in node.children)
+
+
 def tables_in(node: Node) -> set[str]:
     """The tables a plan reads."""
     return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "table"}
+
+
+def views_in(node: Node) -> set[str]:
+    """The continuous views a plan reads."""
+    return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "view"}
 
 
 ONE_ROW = Values((), ((),))

@@ -12,6 +12,7 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetOperation,
     Sort,
     SparkSql,
     UnionAll,
@@ -97,6 +98,8 @@ def _line(node: Node) -> str:
         return f"Sort [{keys}]{limit}{offset}"
     if isinstance(node, UnionAll):
         return "UnionAll"
+    if isinstance(node, SetOperation):
+        return f"{node.kind.capitalize()}All"
     assert isinstance(node, SparkSql)
     return f"SparkSql ({node.reason})"
 

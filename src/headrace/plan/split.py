@@ -22,12 +22,13 @@ grouping runs in the upper pipeline, from scratch at each query, so it is allowe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal as Choice
 
 from headrace.errors import ViewRefused
 from headrace.plan.aggregates import decompose, is_mergeable, join_on_keys, merge
-from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, fresh_id
+from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, fresh_id
+from headrace.plan.keys import key_label, partial_label, time_key, value_name
 from headrace.plan.nodes import (
     Aggregate,
     Filter,
@@ -35,16 +36,17 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetOperation,
     Sort,
     SparkSql,
     UnionAll,
     Values,
+    reads_ungrouped,
     renaming,
     streams_in,
     walk_plan,
 )
-from headrace.plan.render import render_expr
-from headrace.types import BIGINT, BOOLEAN, Field, Schema
+from headrace.types import BIGINT, BOOLEAN, INT, Field, Schema
 
 StateKind = Choice["groups", "distinct", "multiset"]
 
@@ -159,8 +161,14 @@ def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
         raise ViewRefused(
             "STREAM_NOT_GROUPED",
             f"{node.reason} stands between stream {_named(node)} and its first grouping",
-            hint="group the stream in a subquery or CTE first and use this above the grouping; IN and EXISTS can be "
-            "written below it as LEFT SEMI JOIN",
+            hint="group the stream in a subquery or CTE first and use this above the grouping; below it a subquery may "
+            "be a condition of its own ([NOT] IN, [NOT] EXISTS) or a value, correlated by equality if it aggregates",
+        )
+    if isinstance(node, SetOperation) and not all(below):
+        raise ViewRefused(
+            "STREAM_NOT_GROUPED",
+            f"{node.kind.upper()} ALL counts the rows of stream {_named(node)}, so all of them would have to be kept",
+            hint=f"write {node.kind.upper()} without ALL, or group the stream first",
         )
     if isinstance(node, UnionAll) and not all(below):
         _check_union(node, below)
@@ -217,17 +225,18 @@ class _Splitter:
         self.statics: list[StaticPipeline] = []
         self._cut: dict[int, Node] = {}
         self._static: dict[int, Scan] = {}
-        self._groupings: dict[int, str] = {}
+        self._families: dict[int, _Family] = {}
 
     def run(self, root: Node) -> SplitPlan:
         check(root)
+        self._families = _families(root)
         upper = self._upper(root)
         return SplitPlan(tuple(self.states), tuple(self.streams), tuple(self.statics), upper, self._retain)
 
     def _upper(self, node: Node) -> Node:
         if id(node) in self._cut:
             return self._cut[id(node)]
-        if isinstance(node, Aggregate) and _reads_ungrouped(node.child):
+        if isinstance(node, Aggregate) and reads_ungrouped(node.child):
             done = self._break(node)
         else:
             children = tuple(self._upper(c) for c in node.children)
@@ -238,70 +247,54 @@ class _Splitter:
 
     def _break(self, node: Aggregate) -> Node:
         """Replace a first grouping by its finals over merged states."""
-        lower = self._materialise_statics(node.child)
-        pieces = _pieces(lower)
-        split_aggs = [(out, a) for out, a in node.aggs if is_mergeable(a)]
-        merged, finals = self._groups(node, pieces, split_aggs)
+        family = self._families[id(node)]
+        if family.pieces is None:
+            family.pieces = _pieces(self._materialise_statics(node.child))
+            self._groups(family)
+        assert family.groups is not None
+        chosen = family.places(node)
+        merged = family.rows(family.groups, chosen, keyed=bool(node.keys))
+        by_name = {c.name: c for c in merged.output}
+        keys = dict(zip(chosen, merged.output, strict=False))
+        finals: dict[int, Expr] = {}
+        for out, agg in node.aggs:
+            if is_mergeable(agg):
+                parts = decompose(agg)
+                finals[out.id] = parts.final([by_name[family.partials[p].name] for p in parts.partials])
         for out, agg in node.aggs:
             if not is_mergeable(agg):
-                merged, value = self._values(node, pieces, merged, agg)
-                finals[out.id] = value
-        keys = [(out, merged.output[i]) for i, (out, _) in enumerate(node.keys)]
-        return Project(merged, (*keys, *((out, finals[out.id]) for out, _ in node.aggs)))
+                merged, finals[out.id] = self._values(family, chosen, merged, agg)
+        outs = [(out, e if isinstance(e, Literal) else keys[family.place(e)]) for out, e in node.keys]
+        return Project(merged, (*outs, *((out, finals[out.id]) for out, _ in node.aggs)))
 
-    def _groups(
-        self, node: Aggregate, pieces: Sequence[_Piece], aggs: Sequence[tuple[Column, Agg]]
-    ) -> tuple[Node, dict[int, Expr]]:
-        """The state of one row a group, its pipelines, and the finals over its merged rows."""
-        partials: dict[Agg, Column] = {}
-        recipes: list[tuple[Column, list[Agg], Agg]] = []
-        for out, agg in aggs:
-            parts = decompose(agg)
-            for p in parts.partials:
+    def _groups(self, family: _Family) -> None:
+        """The state of one row a group of the finest keys, and its pipelines."""
+        partials = family.partials
+        for agg in family.aggs:
+            for p in decompose(agg).partials if is_mergeable(agg) else ():
                 partials.setdefault(p, Column(p.type, fresh_id(), f"a{len(partials)}"))
-            recipes.append((out, list(parts.partials), agg))
-        if (not node.keys and not partials) or self._retain is not None:
+        if (not family.keys and not partials) or self._retain is not None:
             # A global aggregate must say that rows came even when no partial column does; rows that come too
             # late for a group are told by their number.
             counted = Agg(BIGINT, "count", ())
             partials.setdefault(counted, Column(BIGINT, fresh_id(), f"a{len(partials)}"))
-        state = self._state(node, "groups", node.keys, partials)
-        for piece in pieces:
-            self.streams.append(StreamPipeline(piece.stream, state.name, piece.grouped(node.keys, partials, state)))
-        merged: Node = Scan.of("state", state.name, state.schema)
-        by_name = {c.name: c for c in merged.output}
-        finals: dict[int, Expr] = {}
-        for out, parts_of, agg in recipes:
-            finals[out.id] = decompose(agg).final([by_name[partials[p].name] for p in parts_of])
-        return merged, finals
+        family.groups = state = self._state(family, "groups", family.keys, partials)
+        for piece in family.pieces or ():
+            self.streams.append(StreamPipeline(piece.stream, state.name, piece.grouped(family.keys, partials, state)))
 
-    def _values(self, node: Aggregate, pieces: Sequence[_Piece], merged: Node, agg: Agg) -> tuple[Node, Expr]:
-        """A state of argument values for an aggregate that needs them, joined to the groups."""
-        distinct = agg.distinct
-        counts = distinct and agg.fn == "count"
-        condition: Expr = TRUE
-        inputs = list(agg.args)
-        if counts:
-            # Rows that do not count need not be kept: a group without any counts none.
-            present: list[Expr] = [Call(BOOLEAN, "isnotnull", (a,)) for a in agg.args]
-            condition = all_of([*([agg.filter] if agg.filter else []), *present])
-        elif agg.filter is not None:
-            # What the aggregate makes of no rows is its own to say, so they are kept, marked.
-            inputs.append(agg.filter)
-        values = tuple((Column.fresh(_value_name(a, i), a.type), a) for i, a in enumerate(inputs))
-        partials = {} if distinct else {Agg(BIGINT, "count", ()): Column(BIGINT, fresh_id(), "a0")}
-        state = self._state(node, "distinct" if distinct else "multiset", (*node.keys, *values), partials)
-        for piece in pieces:
-            plan = piece.filtered(condition).grouped((*node.keys, *values), partials, state)
-            self.streams.append(StreamPipeline(piece.stream, state.name, plan))
-        rows: Node = Scan.of("state", state.name, state.schema)
-        n = len(node.keys)
-        if not distinct:
+    def _values(self, family: _Family, chosen: Sequence[int], merged: Node, agg: Agg) -> tuple[Node, Expr]:
+        """The value of an aggregate that needs its argument values, joined to the groups."""
+        if agg not in family.values:
+            family.values[agg] = self._value_state(family, agg)
+        state, inputs = family.values[agg]
+        n = len(chosen)
+        rows = family.rows(state, [*chosen, *range(len(family.keys), len(state.keys))])
+        if not agg.distinct:
             rows = _repeated(rows, rows.output[-1])
         keys = tuple((Column.fresh(c.name, c.type), c) for c in rows.output[:n])
         args = tuple(rows.output[n : n + len(agg.args)])
         out = Column.fresh(agg.fn, agg.type)
-        marked = rows.output[n + len(agg.args)] if len(inputs) > len(agg.args) else None
+        marked = rows.output[n + len(agg.args)] if inputs > len(agg.args) else None
         final = replace(agg, args=args, distinct=False, filter=marked)
         grouped = Aggregate(rows, keys, ((out, final),))
         pairs = [(merged.output[i], k) for i, (k, _) in enumerate(keys)]
@@ -311,18 +304,37 @@ class _Splitter:
             value = Call(BIGINT, "coalesce", (out, Literal(BIGINT, 0)))
         return joined, value
 
+    def _value_state(self, family: _Family, agg: Agg) -> tuple[State, int]:
+        """A state of an aggregate's argument values, and how many columns they are."""
+        condition: Expr = TRUE
+        inputs = list(agg.args)
+        if agg.distinct and agg.fn == "count":
+            # Rows that do not count need not be kept: a group without any counts none.
+            present: list[Expr] = [Call(BOOLEAN, "isnotnull", (a,)) for a in agg.args]
+            condition = all_of([*([agg.filter] if agg.filter else []), *present])
+        elif agg.filter is not None:
+            # What the aggregate makes of no rows is its own to say, so they are kept, marked.
+            inputs.append(agg.filter)
+        values = tuple((Column.fresh(value_name(a, i), a.type), a) for i, a in enumerate(inputs))
+        partials = {} if agg.distinct else {Agg(BIGINT, "count", ()): Column(BIGINT, fresh_id(), "a0")}
+        state = self._state(family, "distinct" if agg.distinct else "multiset", (*family.keys, *values), partials)
+        for piece in family.pieces or ():
+            plan = piece.filtered(condition).grouped((*family.keys, *values), partials, state)
+            self.streams.append(StreamPipeline(piece.stream, state.name, plan))
+        return state, len(inputs)
+
     def _state(
         self,
-        node: Aggregate,
+        family: _Family,
         kind: StateKind,
         keys: Sequence[tuple[Column, Expr]],
         partials: dict[Agg, Column],
     ) -> State:
         named = tuple(Column(c.type, fresh_id(), f"k{i}") for i, (c, _) in enumerate(keys))
-        labels = (*(_key_label(c, e) for c, e in keys), *(_label(a) for a in partials))
+        labels = (*(key_label(c, e) for c, e in keys), *(partial_label(a) for a in partials))
         name = f"s{len(self.states)}"
-        grouping = self._groupings.setdefault(id(node), name)
-        time = None if self._retain is None else _time_key(node)
+        grouping = name if family.groups is None else family.groups.name
+        time = None if self._retain is None else time_key(family.keys)
         state = State(name, kind, named, tuple((c, a) for a, c in partials.items()), labels, grouping, time)
         for column in (*named, *partials.values()):
             if not column.type.is_native:
@@ -359,6 +371,71 @@ class _Splitter:
                 "static", pipeline.name, tuple(f.name for f in pipeline.schema), tuple(plan.output)
             )
         return self._static[id(plan)]
+
+
+@dataclass(eq=False)
+class _Family:
+    """First groupings of the same rows that one set of states serves.
+
+    The finest one's keys are kept; a coarser grouping's partial rows are those, merged further
+    (merging is closed). Grouping sets are such a family.
+    """
+
+    keys: tuple[tuple[Column, Expr], ...]
+    aggs: list[Agg]
+    pieces: list[_Piece] | None = None
+    groups: State | None = None
+    partials: dict[Agg, Column] = field(default_factory=dict)
+    values: dict[Agg, tuple[State, int]] = field(default_factory=dict)
+
+    def place(self, key: Expr) -> int:
+        return next(i for i, (_, e) in enumerate(self.keys) if e == key)
+
+    def places(self, node: Aggregate) -> list[int]:
+        """Where the keys of one of the family stand among the finest; constants are kept only for want of others."""
+        wanted = _keys(node) or [e for _, e in node.keys[:1] if e in (k for _, k in self.keys)]
+        return sorted(map(self.place, wanted))
+
+    def rows(self, state: State, chosen: Sequence[int], *, keyed: bool = False) -> Node:
+        """The state's rows merged to these of its keys; a ``keyed`` grouping of no rows has no row."""
+        rows: Node = Scan.of("state", state.name, state.schema)
+        if len(chosen) == len(state.keys):
+            return rows
+        keys = [rows.output[i] for i in chosen]
+        partials = [(c, a) for c, (_, a) in zip(rows.output[len(state.keys) :], state.partials, strict=True)]
+        if keys or not keyed:
+            return merge(rows, keys, partials)
+        one = Column.fresh("one", INT)
+        rows = Project(rows, ((one, Literal(INT, 1)), *((c, c) for c, _ in partials)))
+        merged = merge(rows, [one], partials)
+        return Project(merged, tuple((Column.fresh(c.name, c.type), c) for c in merged.output[1:]))
+
+
+def _families(root: Node) -> dict[int, _Family]:
+    """The family of each first grouping, by the grouping's id."""
+    by_input: dict[int, list[Aggregate]] = {}
+    for node in walk_plan(root):
+        if isinstance(node, Aggregate) and reads_ungrouped(node.child):
+            by_input.setdefault(id(node.child), []).append(node)
+    found: dict[int, _Family] = {}
+    for group in by_input.values():
+        finest = max(group, key=lambda n: len(_keys(n)))
+        if len(group) > 1 and all(set(_keys(n)) <= set(_keys(finest)) for n in group):
+            shared = _Family(_kept(finest), list(dict.fromkeys(a for n in group for _, a in n.aggs)))
+            found.update((id(n), shared) for n in group)
+        else:
+            found.update((id(n), _Family(_kept(n), [a for _, a in n.aggs])) for n in group)
+    return found
+
+
+def _keys(node: Aggregate) -> list[Expr]:
+    """What a grouping is by, constants apart."""
+    return [e for _, e in node.keys if not isinstance(e, Literal)]
+
+
+def _kept(node: Aggregate) -> tuple[tuple[Column, Expr], ...]:
+    """The keys a state has; for want of others a constant, so that no rows leave no group."""
+    return tuple((c, e) for c, e in node.keys if not isinstance(e, Literal)) or node.keys[:1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,15 +493,6 @@ def _replace(root: Node, old: Node, new: Node) -> Node:
     return visit(root)
 
 
-def _reads_ungrouped(node: Node) -> bool:
-    """Whether a stream reaches ``node`` without a grouping between."""
-    if isinstance(node, Aggregate):
-        return False
-    if isinstance(node, Scan):
-        return node.kind == "stream"
-    return any(_reads_ungrouped(c) for c in node.children)
-
-
 def _repeated(rows: Node, count: Column) -> Node:
     """Each row as often as its multiplicity says: only Spark SQL can say that."""
     names = [f"c{i}" for i in range(len(rows.output))]
@@ -433,32 +501,3 @@ def _repeated(rows: Node, count: Column) -> Node:
     text = f"SELECT {', '.join(kept) or '1 AS one'} FROM input LATERAL VIEW explode(sequence(1L, {names[-1]})) r AS i"
     outputs = tuple(Column.fresh(c.name, c.type) for c in rows.output[:-1])
     return SparkSql(text, ("input",), (inner,), outputs, "an aggregate with no fixed-size state")
-
-
-def _time_key(node: Aggregate) -> int:
-    """Which key says when a group was: its window, else its first date or timestamp."""
-    times = [i for i, (c, _) in enumerate(node.keys) if c.type.name in ("timestamp", "timestamp_ntz", "date")]
-    windows = [i for i in times if isinstance(e := node.keys[i][1], Call) and e.fn == "window_start"]
-    if not times:
-        keys = ", ".join(c.name for c, _ in node.keys)
-        raise ViewRefused(
-            "RETAIN_WITHOUT_TIME",
-            f"retain keeps groups for a time, but {f'the grouping by {keys}' if keys else 'a total'} has no time",
-            hint="GROUP BY window(ts, '1 hour') or by a date or timestamp too, or leave retain out",
-        )
-    return (windows or times)[0]
-
-
-def _label(agg: Agg) -> str:
-    inside = ", ".join(c.name for a in agg.args for c in columns(a)) or "1"
-    return f"{agg.fn}({inside})" + (f" where {render_expr(agg.filter)}" if agg.filter is not None else "")
-
-
-def _key_label(column: Column, expr: Expr) -> str:
-    if isinstance(expr, Call) and expr.fn == "window_start":
-        return "window.start"
-    return column.name if isinstance(expr, Column) or column.name != "key" else render_expr(expr)
-
-
-def _value_name(expr: Expr, index: int) -> str:
-    return expr.name if isinstance(expr, Column) else f"value {index + 1}"

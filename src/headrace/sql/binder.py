@@ -8,7 +8,7 @@ as written, over whatever of its inputs *is* inside the algebra.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of
 from headrace.errors import NotYetSupported, Position, SqlError
-from headrace.plan.exprs import Column, Expr, Literal, all_of
+from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import (
     ONE_ROW,
     Aggregate,
@@ -24,6 +24,8 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetKind,
+    SetOperation,
     Sort,
     SparkSql,
     UnionAll,
@@ -38,6 +40,8 @@ from headrace.sql.parsing import Dialect
 from headrace.sql.scope import Scope, Source
 from headrace.sql.statements import CreateView as CreateViewStatement
 from headrace.sql.statements import parse
+from headrace.sql.subqueries import Around
+from headrace.sql.system import System, is_system, name_of, system_scan
 from headrace.types import BOOLEAN, Field, Schema
 
 
@@ -46,13 +50,6 @@ class QueryAnalyzer(Analyzer, Protocol):
 
     def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
         """The columns Spark gives ``text`` over empty relations of these names; SqlError if it refuses."""
-
-
-class System(Protocol):
-    """What the schema ``headrace`` holds."""
-
-    def scan(self, name: str, args: Sequence[str] | None, position: Position | None) -> Scan:
-        """The scan of ``headrace.name``, or of ``headrace.name(args…)``."""
 
 
 Ctes = Mapping[str, Node]
@@ -92,25 +89,8 @@ class Binder:
 
     def assignment(self, tree: exp.Expr, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
         """The plan whose rows, in the relation's own columns and types, an INSERT stores."""
-        targets = _targets(relation, columns, at)
-        source = self._query(tree, {})
-        if len(source.output) != len(targets):
-            raise SqlError(
-                "INSERT_COLUMN_ARITY_MISMATCH",
-                f"{relation.name} takes {len(targets)} values ({', '.join(f.name for f in targets)}), "
-                f"but {len(source.output)} are given",
-                position=at,
-            )
-        given = {f.name: (c, f) for f, c in zip(targets, source.output, strict=True)}
-        exprs: list[tuple[Column, Expr]] = []
-        for column in relation.columns:
-            out = Column.fresh(column.name, column.type)
-            if column.name in given:
-                value, _ = given[column.name]
-                exprs.append((out, bind_cast_for_store(value, column.type, column.name, at)))
-            else:
-                exprs.append((out, Literal(column.type, None)))
-        return Project(source, tuple(exprs))
+        _targets(relation, columns, at)
+        return stored(self._query(tree, {}), relation, columns, at)
 
     # Queries
 
@@ -155,10 +135,18 @@ class Binder:
         return known
 
     def _select(self, tree: exp.Select, ctes: Ctes) -> Node:
+        return self._block(tree, ctes, None).plan()
+
+    def _block(self, tree: exp.Select, ctes: Ctes, outer: Scope | None) -> Block:
+        """A SELECT with its FROM bound; a subquery's also sees the columns around it."""
         _only(tree, _SELECT_PARTS, "this clause")
         child, scope = self._from(tree, ctes)
-        block = Block(tree, child, scope, self.analyzer)
-        return block.plan()
+        scope.outer = outer
+        around = Around(
+            lambda query: self._query(query, ctes),
+            lambda query, scope: self._block(query, self._ctes(query, ctes), scope),
+        )
+        return Block(tree, child, scope, self.analyzer, around)
 
     def _parenthesised(self, tree: exp.Subquery, ctes: Ctes) -> Node:
         _only(tree, {"this", "alias", "with_", "order", "limit", "offset"}, "this clause after a subquery")
@@ -166,29 +154,40 @@ class Binder:
 
     def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Node:
         _only(tree, _SET_PARTS, "this clause of a set operation")
-        if not isinstance(tree, exp.Union) or tree.args.get("by_name"):
-            raise OutsideAlgebra(f"{type(tree).__name__.upper()}", position_of(tree))
+        word = type(tree).__name__.upper()
+        if tree.args.get("by_name"):
+            raise OutsideAlgebra(f"{word} BY NAME", position_of(tree))
         left, right = self._query(tree.this, ctes), self._query(tree.expression, ctes)
         if len(left.output) != len(right.output):
             raise SqlError(
                 "NUM_COLUMNS_MISMATCH",
-                f"UNION joins {len(left.output)} columns with {len(right.output)}",
+                f"{word} joins {len(left.output)} columns with {len(right.output)}",
                 position=position_of(tree),
             )
         types = []
         for a, b in zip(left.output, right.output, strict=True):
             both = common_type((a.type, b.type))
             if both is None:
-                raise OutsideAlgebra(f"a UNION of {a.type.sql} with {b.type.sql}", position_of(tree))
+                raise OutsideAlgebra(f"{word} of {a.type.sql} with {b.type.sql}", position_of(tree))
             types.append(both)
         inputs = tuple(
             Project(n, tuple((Column.fresh(c.name, t), cast(c, t)) for c, t in zip(n.output, types, strict=True)))
             for n in (left, right)
         )
         columns = tuple(Column.fresh(c.name, t) for c, t in zip(left.output, types, strict=True))
-        node: Node = UnionAll(inputs, columns)
-        if tree.args.get("distinct"):
-            node = Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in columns), ())
+        distinct = bool(tree.args.get("distinct"))
+        node: Node
+        if isinstance(tree, exp.Union):
+            node = UnionAll(inputs, columns)
+            node = _distinct(node) if distinct else node
+        elif distinct:
+            # A stream is grouped by this, where ALL would have to keep its rows.
+            first, second = map(_distinct, inputs)
+            same = all_of([Call(BOOLEAN, "<=>", pair) for pair in zip(first.output, second.output, strict=True)])
+            node = Join("semi" if isinstance(tree, exp.Intersect) else "anti", first, second, same)
+        else:
+            kind: SetKind = "intersect" if isinstance(tree, exp.Intersect) else "except"
+            node = SetOperation(kind, inputs[0], inputs[1], columns)
         return self._order_and_limit(tree, node)
 
     def _order_and_limit(self, tree: exp.Expr, node: Node) -> Node:
@@ -263,11 +262,14 @@ class Binder:
         names = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
         if names:
             node = renaming(node.child, _column_names(node, names, item))
-        return node, Source(_name_of(item), node.output)
+        return node, Source(name_of(item), node.output)
 
     def _relation(self, table: exp.Table, ctes: Ctes) -> Node:
-        if _is_system(table):
-            return self._system_relation(table)
+        if is_system(table):
+            key = f"headrace.{table.this.sql(Dialect).lower()}"
+            if key not in self._scans:
+                self._scans[key] = system_scan(table, self.system)
+            return self._scans[key]
         if not isinstance(table.this, exp.Identifier):
             raise OutsideAlgebra("a table-valued function", position_of(table))
         if table.args.get("db") or table.args.get("catalog"):
@@ -279,31 +281,6 @@ class Binder:
             self._scans[name] = self._scan(self.catalog.get(table.name, position=position_of(table)))
         return self._scans[name]
 
-    def _system_relation(self, table: exp.Table) -> Node:
-        name, position = table.this.name, position_of(table)
-        if self.system is None:
-            raise SqlError(
-                "SYSTEM_RELATION_IN_VIEW",
-                f"headrace.{name} in a view: what it says depends on when it is asked",
-                position=position,
-                hint="query it directly",
-            )
-        args: list[str] | None = None
-        if not isinstance(table.this, exp.Identifier):
-            args = [a.name for a in table.this.expressions]
-            for arg in table.this.expressions:
-                if not (isinstance(arg, exp.Literal) and arg.is_string):
-                    raise SqlError(
-                        "INVALID_ARGUMENT",
-                        f"headrace.{name} takes names in quotes, not {arg.sql(Dialect)}",
-                        position=position_of(arg) or position,
-                        hint=f"write headrace.{name}('view')",
-                    )
-        key = f"headrace.{table.this.sql(Dialect).lower()}"
-        if key not in self._scans:
-            self._scans[key] = self.system.scan(name, args, position)
-        return self._scans[key]
-
     def _scan(self, relation: Relation) -> Node:
         if isinstance(relation, View) and not relation.continuous:
             statement = parse(relation.text)
@@ -312,7 +289,8 @@ class Binder:
             return renaming(plan, [f.name for f in relation.columns])
         kind = kind_of(relation)
         assert kind in ("stream", "table", "view")
-        return Scan.of(kind, relation.name, relation.columns)  # type: ignore[arg-type]
+        key = relation.primary_key if isinstance(relation, Table) else ()
+        return Scan.of(kind, relation.name, relation.columns, key)  # type: ignore[arg-type]
 
     def _join(self, left: Node, scope: Scope, join: exp.Join, ctes: Ctes) -> Node:
         _only(join, {"this", "side", "kind", "on", "using", "method"}, "this kind of join")
@@ -326,20 +304,44 @@ class Binder:
         both = Scope([*scope.sources, source], scope.extras)
         using = self._using(join, scope, source)
         if using:
-            if name in ("right", "full"):
-                raise OutsideAlgebra(f"USING in a {name} join", position_of(join))
             condition = all_of([self._equal(*pair) for pair in using])
-            source = replace(source, hidden=frozenset(mine.id for _, mine in using))
         elif (on := join.args.get("on")) is not None:
             condition = boolean(on, both, self.analyzer)
         else:
             condition = Literal(BOOLEAN, True)
-        if name not in ("semi", "anti"):
-            scope.sources.append(source)
+        if name in ("semi", "anti"):
+            return Join(name, left, right, condition)  # type: ignore[arg-type]
+        scope.sources.append(source)
+        joined: Node
         if name == "right":
-            joined = Join("left", right, left, condition)
-            return Project(joined, tuple((c, c) for c in (*left.output, *right.output)))
-        return Join(name, left, right, condition)  # type: ignore[arg-type]
+            turned = Join("left", right, left, condition)
+            joined = Project(turned, tuple((c, c) for c in (*left.output, *right.output)))
+        else:
+            joined = Join(name, left, right, condition)  # type: ignore[arg-type]
+        return self._merge_columns(joined, scope, using, name, join) if using else joined
+
+    def _merge_columns(
+        self, joined: Node, scope: Scope, using: list[tuple[Column, Column]], kind: str, join: exp.Join
+    ) -> Node:
+        """USING makes one column of two: it stands first, and each of the two needs its relation's name."""
+        merged: list[Column] = []
+        computed: list[tuple[Column, Expr]] = []
+        for mine, theirs in using:
+            if kind != "full":
+                merged.append(theirs if kind == "right" else mine)
+                continue
+            if mine.type != theirs.type:
+                raise OutsideAlgebra("USING in a FULL join of columns of different types", position_of(join))
+            merged.append(Column.fresh(mine.name, mine.type))
+            computed.append((merged[-1], Call(mine.type, "coalesce", (mine, theirs))))
+        gone = {c.id for pair in using for c in pair}
+        scope.sources[:] = [
+            Source("", tuple(merged)),
+            *(replace(s, hidden=s.hidden | (gone & {c.id for c in s.columns})) for s in scope.sources),
+        ]
+        if not computed:
+            return joined
+        return Project(joined, (*((c, c) for c in joined.output), *computed))
 
     def _using(self, join: exp.Join, scope: Scope, right: Source) -> list[tuple[Column, Column]]:
         """The (left, right) columns that USING or NATURAL sets equal."""
@@ -383,11 +385,11 @@ class Binder:
                         query = exp.select("*").from_(exp.to_table(take(bound)))
                         child.replace(_in_place(child, query))
                         continue
-                system = isinstance(child, exp.Table) and _is_system(child)
+                system = isinstance(child, exp.Table) and is_system(child)
                 if isinstance(child, exp.Table) and (system or isinstance(child.this, exp.Identifier)):
                     if system or child.name.lower() not in known:
                         name = take(self._relation(child, local))
-                        alias = _name_of(child)
+                        alias = name_of(child)
                         child.set("db", None)
                         child.set("this", exp.to_identifier(name, quoted=True))
                         if not child.args.get("alias"):
@@ -421,14 +423,30 @@ class Binder:
         return None if isinstance(node, SparkSql) else node
 
 
-def _is_system(table: exp.Table) -> bool:
-    """Whether a FROM item is one of the schema ``headrace``."""
-    return table.db.lower() == "headrace" and not table.args.get("catalog")
+def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
+    """The rows of ``source`` as an INSERT into these columns stores them; columns left out are NULL."""
+    targets = _targets(relation, columns, at)
+    if len(source.output) != len(targets):
+        raise SqlError(
+            "INSERT_COLUMN_ARITY_MISMATCH",
+            f"{relation.name} takes {len(targets)} values ({', '.join(f.name for f in targets)}), "
+            f"but {len(source.output)} are given",
+            position=at,
+        )
+    given = {f.name: (c, f) for f, c in zip(targets, source.output, strict=True)}
+    exprs: list[tuple[Column, Expr]] = []
+    for column in relation.columns:
+        out = Column.fresh(column.name, column.type)
+        if column.name in given:
+            value, _ = given[column.name]
+            exprs.append((out, bind_cast_for_store(value, column.type, column.name, at)))
+        else:
+            exprs.append((out, Literal(column.type, None)))
+    return Project(source, tuple(exprs))
 
 
-def _name_of(item: exp.Expr) -> str:
-    """The name a FROM item's columns are qualified by; a function's is its own."""
-    return item.alias_or_name or (item.this.name if isinstance(item, exp.Table) else "")
+def _distinct(node: Node) -> Node:
+    return Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in node.output), ())
 
 
 def _in_place(child: exp.Expr, query: exp.Select) -> exp.Expr:

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from headrace.errors import NotYetSupported, SqlError
-from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, substitute, walk
-from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
+from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, substitute, walk
+from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey, UnionAll
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
+from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.scope import OutputScope, Scope
-from headrace.types import BIGINT, BOOLEAN, DAY_TIME, VOID, Type
+from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
+from headrace.types import BIGINT, BOOLEAN, DAY_TIME, TINYINT, VOID, Type
 
 
 @dataclass(frozen=True)
@@ -49,43 +51,107 @@ def boolean(tree: exp.Expr, scope: Scope | OutputScope, analyzer: Analyzer) -> E
 class Block:
     """Builds the plan of one SELECT."""
 
-    def __init__(self, tree: exp.Select, child: Node, scope: Scope, analyzer: Analyzer) -> None:
+    def __init__(self, tree: exp.Select, child: Node, scope: Scope, analyzer: Analyzer, around: Around) -> None:
         self.tree = tree
         self.child = child
         self.scope = scope
         self.analyzer = analyzer
+        self.subqueries = Subqueries(around, scope, analyzer)
+        self._sets: list[frozenset[int]] | None = None
+        self._marks: dict[int, Column] = {}
+        """Of a block with grouping sets: the columns that tell them apart, by id."""
 
     def plan(self) -> Node:
-        where = self.tree.args.get("where")
-        if where is not None:
-            condition = boolean(where.this, self.scope, self.analyzer)
-            _refuse_aggregates(condition, where, "WHERE")
-            if condition != TRUE:
-                self.child = Filter(self.child, condition)
+        self.where()
         windows = self._windows()
-        items = self._items()
+        self._grouping_sets()
+        items = self.items()
         keys = self._keys(items, windows)
         having = self.tree.args.get("having")
         order = self.tree.args.get("order")
         aggregates = any(_has_aggregate(i.expr) for i in items)
         if keys is None and not aggregates and having is None and not self._orders_by_aggregate(order):
             return self._finish(items, [i.expr for i in items], None)
-        lift = Lift(keys or [], windows.values)
+        lift = Lift(keys or [], windows.values, {**self.subqueries.scalars, **self._marks})
         lifted = [lift.expr(i.expr, i.tree) for i in items]
-        condition = self._having(having, items, lifted, lift) if having is not None else TRUE
+        having_parts = [] if having is None else self._having(having, items, lifted, lift)
         sorts = self._sort_exprs(items, lifted, lift)
         aggs = lift.aggs()
         if not lift.keys and not aggs:
             aggs = [(Column.fresh("count", BIGINT), Agg(BIGINT, "count", ()))]  # SELECT 1 … HAVING true: still one row
-        grouped: Node = Aggregate(self._without_null_windows(windows), tuple(lift.keys), tuple(aggs))
-        if condition != TRUE:
+        # A subquery's value that is aggregated, or grouped by, is joined below; any other above the grouping.
+        self.child = self.subqueries.join_used(self.child, [*(e for _, e in lift.keys), *(a for _, a in aggs)])
+        rows = windows.rows(self.child)
+        grouped: Node
+        if self._sets is None:
+            grouped = Aggregate(rows, tuple(lift.keys), tuple(aggs))
+        else:
+            *bits, number = self._marks.values()
+            grouped = union_of_sets(rows, lift.keys, aggs, self._sets, bits, number)
+        conditions = [p for p in having_parts if isinstance(p, Expr)]
+        grouped = self.subqueries.join_used(grouped, conditions, lift)
+        if (condition := all_of(conditions)) != TRUE:
             grouped = Filter(grouped, condition)
-        self.child = grouped
+        for part in having_parts:
+            if isinstance(part, Existence):
+                grouped = part.join(grouped, lift)
+        self.child = self.subqueries.join_used(grouped, [*lifted, *(k.expr for k in sorts)], lift)
         return self._finish(items, lifted, sorts)
+
+    # WHERE
+
+    def where(self) -> list[Expr]:
+        """Apply WHERE to the block's rows; what needs the outer query's row is returned instead."""
+        clause = self.tree.args.get("where")
+        if clause is None:
+            return []
+        if self.scope.outer is None and not has_subquery(clause):
+            self._filter([self._condition(clause.this, clause)])
+            return []
+        parts = and_parts(clause.this)
+        bound = [self._condition(p, clause) for p in parts if not has_subquery(p)]
+        correlated = [b for b in bound if self._is_correlated(b)]
+        self._filter([b for b in bound if not self._is_correlated(b)])
+        for part in parts:
+            if not has_subquery(part):
+                continue
+            existence = self.subqueries.existence(part)
+            if existence is not None:
+                self._refuse_correlated(existence.condition, part)
+                self.child = existence.join(self.child)
+                continue
+            condition = self._condition(self.subqueries.without(part), clause)
+            self._refuse_correlated(condition, part)
+            self.child = self.subqueries.join_used(self.child, [condition])
+            self._filter([condition])
+        return correlated
+
+    def _condition(self, tree: exp.Expr, clause: exp.Expr) -> Expr:
+        condition = boolean(tree, self.scope, self.analyzer)
+        _refuse_aggregates(condition, clause, "WHERE")
+        return condition
+
+    def _filter(self, conditions: list[Expr]) -> None:
+        if (condition := all_of(conditions)) != TRUE:
+            self.child = Filter(self.child, condition)
+
+    def _is_correlated(self, expr: Expr) -> bool:
+        return any(c.id in self.scope.seen_outside for c in columns(expr))
+
+    def _refuse_correlated(self, expr: Expr, tree: exp.Expr) -> None:
+        if self._is_correlated(expr):
+            raise OutsideAlgebra("a subquery correlated two levels out", position_of(tree))
+
+    def lifted_alone(self, item: Item) -> tuple[list[tuple[Column, Agg]], Expr]:
+        """An item's aggregates, and its value over their columns, as if the block had no groups."""
+        lift = Lift([], {}, {})
+        value = lift.expr(item.expr, item.tree)
+        return lift.aggs(), value
 
     # The select list
 
-    def _items(self) -> list[Item]:
+    def items(self) -> list[Item]:
+        """The select list."""
         items: list[Item] = []
         for tree in self.tree.expressions:
             if isinstance(tree, exp.Star) or (isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star)):
@@ -94,12 +160,29 @@ class Block:
             inner = tree.this if isinstance(tree, exp.Alias) else tree
             if isinstance(tree, exp.Aliases):
                 raise OutsideAlgebra("several aliases for one item", position_of(tree))
+            if not isinstance(tree, exp.Alias) and has_subquery(tree):
+                raise OutsideAlgebra("a subquery in an item without an alias", position_of(tree))
             name = tree.alias if isinstance(tree, exp.Alias) else output_name(tree, self._type_of)
-            items.append(Item(name, bind_expr(inner, self.scope, self.analyzer), inner))
+            items.append(Item(name, self._bind(inner), inner))
         return items
 
+    def _bind(self, tree: exp.Expr) -> Expr:
+        return bind_expr(self._plain(tree), self.scope, self.analyzer)
+
+    def _plain(self, tree: exp.Expr) -> exp.Expr:
+        """The tree with names for what is joined beside the block's rows, or tells its grouping sets apart."""
+        tree = self.subqueries.without(tree)
+        if not self._marks or not any("mark" in call.meta for call in tree.find_all(exp.Anonymous)):
+            return tree
+        holder = exp.Paren(this=tree.copy())
+        for call in [c for c in holder.find_all(exp.Anonymous) if "mark" in c.meta]:
+            call.replace(exp.column(f"__mark {call.meta['mark']}", quoted=True))
+        inner = holder.this
+        assert isinstance(inner, exp.Expr)
+        return inner
+
     def _type_of(self, tree: exp.Expr) -> Type:
-        return bind_expr(tree, self.scope, self.analyzer).type
+        return self._bind(tree).type
 
     def _star(self, tree: exp.Expr) -> list[Item]:
         star = tree if isinstance(tree, exp.Star) else tree.this
@@ -123,14 +206,9 @@ class Block:
         group = self.tree.args.get("group")
         if group is None:
             return None
-        for part in ("grouping_sets", "cube", "rollup", "totals"):
-            if group.args.get(part):
-                raise OutsideAlgebra(f"GROUP BY {part.upper().replace('_', ' ')}", position_of(group))
-        if any(isinstance(e, exp.GroupingSets | exp.Cube | exp.Rollup) for e in group.expressions):
-            raise OutsideAlgebra("GROUP BY with grouping sets", position_of(group))
-        for tree in group.expressions:
-            if isinstance(tree, exp.Rollup | exp.Cube | exp.GroupingSets):
-                raise OutsideAlgebra(f"GROUP BY {type(tree).__name__.upper()}", position_of(group))
+        sets = grouping_sets(group)
+        if sets is not None:
+            return self._keys_of_sets(group, sets, items, windows)
         if group.args.get("all"):
             found = [i.expr for i in items if not _has_aggregate(i.expr)]
         else:
@@ -141,6 +219,46 @@ class Block:
             _refuse_aggregates(expr, group, "GROUP BY")
             if not any(expr == known for _, known in keys):
                 keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
+        return keys
+
+    # Grouping sets
+
+    def _grouping_sets(self) -> None:
+        """Give names to what grouping() and grouping_id() tell, before anything that calls them is bound."""
+        group = self.tree.args.get("group")
+        if group is None or (sets := grouping_sets(group)) is None:
+            return
+        trees = key_trees(group, sets)
+        texts = [t.sql() for t in trees]
+        bits = [Column.fresh(f"grouping {i}", TINYINT) for i in range(len(trees))]
+        number = Column.fresh("grouping_id", BIGINT)
+        self._marks = {c.id: c for c in (*bits, number)}
+        for column in self._marks.values():
+            self.scope.extras[(f"__mark {column.id}",)] = column
+        for call in [c for c in self.tree.find_all(exp.Anonymous) if is_grouping_call(c)]:
+            if call.find_ancestor(exp.Query) is not self.tree:
+                continue
+            args = [a.sql() for a in call.expressions]
+            if call.name.lower() == "grouping" and len(args) == 1 and args[0] in texts:
+                call.meta["mark"] = bits[texts.index(args[0])].id
+            elif call.name.lower() == "grouping_id" and args in ([], texts):
+                call.meta["mark"] = number.id
+            else:
+                raise OutsideAlgebra("grouping() of something that is not a key", position_of(call))
+
+    def _keys_of_sets(
+        self, group: exp.Expr, sets: list[list[exp.Expr]], items: list[Item], windows: Windows
+    ) -> list[tuple[Column, Expr]]:
+        trees = key_trees(group, sets)
+        place = {t.sql(): i for i, t in enumerate(trees)}
+        keys: list[tuple[Column, Expr]] = []
+        for tree in trees:
+            expr = windows.key(self._key(tree, items))
+            _refuse_aggregates(expr, group, "GROUP BY")
+            if any(expr == known for _, known in keys):
+                raise OutsideAlgebra("grouping sets with one key written in two ways", position_of(group))
+            keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
+        self._sets = [frozenset(place[k.sql()] for k in one) for one in sets]
         return keys
 
     def _key(self, tree: exp.Expr, items: list[Item]) -> Expr:
@@ -154,7 +272,7 @@ class Block:
                 )
             return items[index - 1].expr
         try:
-            return bind_expr(tree, self.scope, self.analyzer)
+            return self._bind(tree)
         except SqlError as error:
             named = [i for i in items if isinstance(tree, exp.Column) and i.name.lower() == tree.name.lower()]
             if error.condition == "UNRESOLVED_COLUMN" and named:
@@ -170,7 +288,10 @@ class Block:
         for tree in group.expressions if group is not None else ():
             if isinstance(tree, exp.Anonymous) and tree.name.lower() == "session_window":
                 raise NotYetSupported(
-                    "session_window()", position=position_of(tree), hint="window(ts, '10 minutes') makes fixed windows"
+                    "session_window(): a late row can merge two sessions, so every row's time would have to be kept",
+                    position=position_of(tree),
+                    hint="group by (key, ts), the state that would be kept, and build sessions with window functions "
+                    "above it; window(ts, '10 minutes') makes fixed windows",
                 )
             if not (isinstance(tree, exp.Anonymous) and tree.name.lower() == "window"):
                 continue
@@ -179,29 +300,32 @@ class Block:
                 raise NotYetSupported(
                     "this form of window()",
                     position=position_of(tree),
-                    hint="window(timestamp_column, '10 minutes') groups by tumbling windows",
+                    hint="window(timestamp_column, '10 minutes'[, '5 minutes']) groups by tumbling or sliding windows",
                 )
             windows.add(bound, self.scope)
             self.tree = self.tree.copy() if windows.first else self.tree
             _name_fields(self.tree, tree)
         return windows
 
-    def _without_null_windows(self, windows: Windows) -> Node:
-        """Spark's time windows leave rows without a time out."""
-        node = self.child
-        for timestamp in windows.timestamps:
-            node = Filter(node, Call(BOOLEAN, "isnotnull", (timestamp,)))
-        return node
-
     # HAVING, ORDER BY, DISTINCT, LIMIT
 
-    def _having(self, clause: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> Expr:
+    def _having(self, clause: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> list[Expr | Existence]:
+        """The conditions on groups, and the joins that [NOT] IN and EXISTS among them are."""
+        if not has_subquery(clause):
+            return [self._group_condition(self._plain(clause.this), items, lifted, lift)]
+        found: list[Expr | Existence] = []
+        for part in and_parts(clause.this):
+            existence = self.subqueries.existence(part) if has_subquery(part) else None
+            found.append(existence or self._group_condition(self._plain(part), items, lifted, lift))
+        return found
+
+    def _group_condition(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> Expr:
         try:
-            return lift.expr(boolean(clause.this, self.scope, self.analyzer), clause.this)
+            return lift.expr(boolean(tree, self.scope, self.analyzer), tree)
         except SqlError as error:
             if error.condition not in ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION"):
                 raise
-            return self._through_outputs(clause.this, items, lifted, lift)
+            return self._through_outputs(tree, items, lifted, lift)
 
     def _through_outputs(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift | None) -> Expr:
         """An expression that may name select items by their aliases."""
@@ -221,10 +345,10 @@ class Block:
     def _orders_by_aggregate(self, order: exp.Expr | None) -> bool:
         """ORDER BY count(*) makes a block an aggregate even if nothing else does."""
         for item in order.expressions if order is not None else ():
-            if isinstance(item.this, exp.Var):
+            if isinstance(item.this, exp.Var) or has_subquery(item.this):
                 continue  # ORDER BY ALL: the select list decides
             try:
-                if _has_aggregate(bind_expr(item.this, self.scope, self.analyzer)):
+                if _has_aggregate(self._bind(item.this)):
                     return True
             except SqlError:
                 continue
@@ -242,7 +366,7 @@ class Block:
             if ordinal is not None:
                 expr = lifted[stand_ins.index(ordinal)]
             else:
-                expr = self._through_outputs(item.this, items, lifted, lift)
+                expr = self._through_outputs(self._plain(item.this), items, lifted, lift)
             keys.append(sort_key(item, expr))
         return keys
 
@@ -250,6 +374,7 @@ class Block:
         """Projection, DISTINCT, ORDER BY and LIMIT over the rows of the block."""
         if sorts is None:
             sorts = self._sort_exprs(items, exprs, None)
+            self.child = self.subqueries.join_used(self.child, [*exprs, *(k.expr for k in sorts)])
         limit, offset = limit_of(self.tree, self.analyzer)
         outputs = [(Column.fresh(i.name, e.type), e) for i, e in zip(items, exprs, strict=True)]
         for item, (column, _) in zip(items, outputs, strict=True):
@@ -295,6 +420,8 @@ class Windows:
         self.timestamps: list[Expr] = []
         self.values: dict[int, Expr] = {}
         self._starts: dict[Expr, Expr] = {}
+        self.slides: tuple[Expr, Column, int, int, Expr] | None = None
+        """Of a sliding window: the start of the last window a row is in, the column of starts, length, slide, time."""
 
     @property
     def first(self) -> bool:
@@ -303,18 +430,47 @@ class Windows:
     def add(self, window: Call, scope: Scope) -> None:
         if self.timestamps:
             raise NotYetSupported("more than one window() in GROUP BY")
-        timestamp, length = window.args
-        assert isinstance(length, Literal)
-        key = Call(timestamp.type, "window_start", (timestamp, length))
+        timestamp, *literals = window.args
+        length, slide, offset = (*_micros(literals), 0, 0)[:3]
+        slide = slide or length
+        moment = Call(timestamp.type, "-", (timestamp, Literal(DAY_TIME, offset))) if offset else timestamp
+        last: Expr = Call(timestamp.type, "window_start", (moment, Literal(DAY_TIME, slide)))
+        last = Call(timestamp.type, "+", (last, Literal(DAY_TIME, offset))) if offset else last
+        key = last
+        if slide < length:
+            # Each row is in every window that began less than a length ago.
+            begins = Column.fresh("start", timestamp.type)
+            self.slides = (last, begins, length, slide, timestamp)
+            key = begins
         start = Column.fresh("start", timestamp.type)
         end = Column.fresh("end", timestamp.type)
-        width = Literal(DAY_TIME, length.value)
         self.timestamps.append(timestamp)
         self._starts[window] = key
         self.values[start.id] = key
-        self.values[end.id] = Call(timestamp.type, "+", (key, width))
+        self.values[end.id] = Call(timestamp.type, "+", (key, Literal(DAY_TIME, length)))
         scope.extras[("window", "start")] = start
         scope.extras[("window", "end")] = end
+
+    def rows(self, node: Node) -> Node:
+        """The rows that are in a window, once for each window they are in."""
+        for timestamp in self.timestamps:
+            node = Filter(node, Call(BOOLEAN, "isnotnull", (timestamp,)))
+        if self.slides is None:
+            return node
+        last, begins, length, slide, timestamp = self.slides
+        branches = []
+        columns = (*(Column.fresh(c.name, c.type) for c in node.output), begins)
+        for back in range(0, length, slide):
+            begin: Expr = Call(begins.type, "-", (last, Literal(DAY_TIME, back))) if back else last
+            branch: Node = Project(node, (*((c, c) for c in node.output), (Column.fresh("start", begins.type), begin)))
+            if back + slide > length:
+                until = Call(begins.type, "+", (branch.output[-1], Literal(DAY_TIME, length)))
+                branch = Filter(branch, Call(BOOLEAN, "<", (timestamp, until)))
+            branches.append(branch)
+        return Project(
+            UnionAll(tuple(branches), columns),
+            (*((own, c) for own, c in zip(node.output, columns, strict=False)), (begins, begins)),
+        )
 
     def key(self, expr: Expr) -> Expr:
         return self._starts.get(expr, expr)
@@ -323,9 +479,12 @@ class Windows:
 class Lift:
     """Moves expressions from below a grouping to above it."""
 
-    def __init__(self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr]) -> None:
+    def __init__(
+        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Mapping[int, object]
+    ) -> None:
         self.keys = keys
         self._windows = windows
+        self._beside = beside
         self._aggs: dict[Agg, Column] = {}
 
     def aggs(self) -> list[tuple[Column, Agg]]:
@@ -341,7 +500,7 @@ class Lift:
                 return column
         if isinstance(expr, Agg):
             return self._aggs.setdefault(expr, Column.fresh(expr.fn, expr.type))
-        if isinstance(expr, Column) and expr.id not in keep:
+        if isinstance(expr, Column) and expr.id not in keep and expr.id not in self._beside:
             raise SqlError(
                 "MISSING_AGGREGATION",
                 f"column {expr.name} is neither grouped by nor inside an aggregate",
@@ -349,6 +508,10 @@ class Lift:
                 hint=f"add {expr.name} to GROUP BY, or aggregate it",
             )
         return expr.with_children(tuple(self._lift(c, tree, keep) for c in expr.children)) if expr.children else expr
+
+
+def _micros(literals: list[Expr]) -> list[int]:
+    return [e.value for e in literals if isinstance(e, Literal)]
 
 
 def _has_aggregate(expr: Expr) -> bool:

@@ -326,19 +326,31 @@ class _Binder:
         if name == "date_part" and len(args) == 2 and isinstance(args[0], exp.Literal):
             field = _EXTRACTED.get(args[0].name.lower())
             return self.call(field, node, args[1:]) if field else self.spark(node)
-        if name == "window" and len(args) == 2 and isinstance(args[1], exp.Literal):
-            return self.tumbling_window(node, args[0], args[1].name)
+        if name == "window" and len(args) in (2, 3, 4) and all(isinstance(a, exp.Literal) for a in args[1:]):
+            return self.time_window(node, args[0], [a.name for a in args[1:]])
         return self.aggregate(node, None) if self.is_aggregate(node) else self.spark(node)
 
-    def tumbling_window(self, node: exp.Expr, time: exp.Expr, width: str) -> Expr:
-        length = literals.interval_text(width)
+    def time_window(self, node: exp.Expr, time: exp.Expr, texts: list[str]) -> Expr:
+        """``window(ts, length[, slide[, offset]])``, its arguments as literals of microseconds."""
+        parts = [literals.interval_text(text) for text in texts]
         moment = self.bind(time)
         with self.at(node):
-            if moment.type == TIMESTAMP_NTZ or length is None or length.type.name != "interval_time":
+            if moment.type == TIMESTAMP_NTZ:
                 return self.spark(node)
-            if length.value <= 0:
-                raise Mismatch("a window needs a positive width")
-            return Call(_WINDOW, "window", (as_timestamp(moment), length))
+            found: list[Literal] = []
+            for part in parts:
+                if part is None or part.type.name != "interval_time":
+                    return self.spark(node)
+                found.append(part)
+            length = found[0]
+            slide = found[1] if len(found) > 1 else length
+            if length.value <= 0 or slide.value <= 0:
+                raise Mismatch("a window needs a positive width and slide")
+            if slide.value > length.value:
+                raise Mismatch("a window may not slide by more than its width")
+            if len(found) > 2 and abs(found[2].value) >= slide.value:
+                raise Mismatch("a window may not start later than it slides")
+            return Call(_WINDOW, "window", (as_timestamp(moment), *found))
 
     def filtered(self, node: exp.Expr) -> Expr:
         return self.aggregate(node.this, node.expression.this)

@@ -26,6 +26,10 @@ class Scope:
     sources: list[Source] = field(default_factory=list)
     extras: dict[tuple[str, ...], Column] = field(default_factory=dict)
     """Names that are no column of a source: ``window.start`` after GROUP BY window(…)."""
+    outer: Scope | None = None
+    """Of a subquery: the block around it, whose columns it may name."""
+    seen_outside: set[int] = field(default_factory=set)
+    """The outer columns that were named."""
 
     def column(self, parts: tuple[str, ...], position: Position | None) -> Column:
         """The one column these name parts mean."""
@@ -47,6 +51,9 @@ class Scope:
                 position=position,
                 hint="put the relation's name before it" if several else "give each an alias of its own",
             )
+        if self.outer is not None and (outside := self.outer._matches(wanted)) and len(outside) == 1:
+            self.seen_outside.add(outside[0].id)
+            return outside[0]
         if wanted == ("window",) and ("window", "start") in self.extras:
             raise NotYetSupported("a window as one column", position=position, hint="select window.start, window.end")
         known = sorted({c.name for s in self.sources for c in s.columns})

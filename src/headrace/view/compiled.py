@@ -8,7 +8,7 @@ pipeline. All three are compiled here, once, from the view's split plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from headrace.catalog import Catalog, View
 from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.worker import BATCH, PARTIALS, Pipeline, Static
 from headrace.errors import SqlError
-from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, walk_plan
+from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, views_in, walk_plan
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
 from headrace.plan.split import SplitPlan, State, StreamPipeline, split
@@ -40,6 +40,15 @@ class InsertPipeline:
     reason: str | None
 
 
+@dataclass(frozen=True)
+class Clock:
+    """The oldest and newest time of a grouping's groups, in microseconds, since ``epoch`` altered them."""
+
+    epoch: int
+    oldest: int | None
+    newest: int | None
+
+
 @dataclass(frozen=True, eq=False)
 class ContinuousView:
     """A view's split plan with its pipelines compiled."""
@@ -48,6 +57,8 @@ class ContinuousView:
     plan: SplitPlan
     statics: tuple[Static, ...]
     zone: str
+    clocks: dict[str, Clock] = field(default_factory=dict)
+    """What the writer knows of the times of each grouping, for a view that retains."""
 
     @property
     def name(self) -> str:
@@ -76,6 +87,11 @@ class ContinuousView:
     def upper_tables(self) -> tuple[str, ...]:
         """Tables read at each query: their changes show in the next one."""
         return tuple(sorted(tables_in(self.plan.upper)))
+
+    @cached_property
+    def upper_views(self) -> tuple[str, ...]:
+        """Continuous views read at each query, at the same epoch as this one's own states."""
+        return tuple(sorted(views_in(self.plan.upper)))
 
     @cached_property
     def frozen_tables(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ So after every commit the state holds what is not past, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +25,7 @@ from headrace.engine.plan_sql import quote_native
 from headrace.plan.split import State
 from headrace.store import Transaction
 from headrace.types import arrow_schema
-from headrace.view.compiled import ContinuousView
+from headrace.view.compiled import Clock, ContinuousView
 
 _DAY = 86_400_000_000
 _LEAST = -(2**63)
@@ -36,54 +36,82 @@ def late_count(view: str) -> str:
     return f"late {view}"
 
 
-def add(tx: Transaction, view: ContinuousView, rows: Mapping[str, Sequence[pa.Table]]) -> int:
-    """Add state rows, by the state's name, to a view that retains; returns how many rows were late."""
-    late = 0
-    for grouping in dict.fromkeys(view.plan.state(name).grouping for name in rows):
-        late += _add(tx, view, view.plan.state(grouping), rows)
-    if late:
-        tx.count(late_count(view.name), late)
-    return late
+@dataclass
+class Admission:
+    """What one commit means for a view that retains: rows left out, and groups to drop once the others are in."""
+
+    view: ContinuousView
+    late: int = 0
+    past: dict[str, int] = field(default_factory=dict)
+    """The time up to which groups are past after the commit, by state, where some are."""
+
+    def settle(self, tx: Transaction) -> None:
+        """Drop what is past and count what was late, after the admitted rows were appended."""
+        for name, past in self.past.items():
+            state = self.view.plan.state(name)
+            left = drop_past(tx, self.view, state, past)
+            if name == state.grouping:
+                self.view.clocks[name] = Clock(tx.epoch, *_times(state, left))
+        if self.late:
+            tx.count(late_count(self.view.name), self.late)
 
 
-def _add(tx: Transaction, view: ContinuousView, groups: State, rows: Mapping[str, Sequence[pa.Table]]) -> int:
-    assert view.plan.retain is not None
-    late = 0
+def admit(tx: Transaction, view: ContinuousView, rows: dict[str, pa.Table]) -> Admission:
+    """Take late rows out of ``rows``, state rows by relation, as far as they are the view's."""
+    admission = Admission(view)
+    if view.plan.retain is not None:
+        for groups in view.plan.states:
+            if groups.name == groups.grouping and view.relation(groups) in rows:
+                _admit(tx, view, groups, view.plan.retain, rows, admission)
+    return admission
+
+
+def _admit(
+    tx: Transaction, view: ContinuousView, groups: State, retain: int, rows: dict[str, pa.Table], admission: Admission
+) -> None:
+    clock = _clock(tx, view, groups)
     states = [s for s in view.plan.states if s.grouping == groups.name]
-    oldest, newest = _stored_times(tx, view, groups)
-    past = None if newest is None else newest - view.plan.retain
-    for state in states:
-        for table in rows.get(state.name, ()):
-            kept = table if past is None else table.filter(_is_after(state, table, past))
-            tx.append(view.relation(state), kept)
-            if state is groups:
-                late += _counted(groups, table) - _counted(groups, kept)
-                low, high = _times(state, kept)
-                oldest = min((t for t in (oldest, low) if t is not None), default=None)
-                newest = max((t for t in (newest, high) if t is not None), default=None)
-    if oldest is not None and newest is not None and oldest <= newest - view.plan.retain:
-        for state in states:
-            drop_past(tx, view, state, newest - view.plan.retain)
-    return late
+    came = rows[view.relation(groups)]
+    if clock.newest is not None:
+        for relation, state in [(view.relation(s), s) for s in states if view.relation(s) in rows]:
+            rows[relation] = rows[relation].filter(_is_after(state, rows[relation], clock.newest - retain))
+    kept = rows[view.relation(groups)]
+    admission.late += _counted(groups, came) - _counted(groups, kept)
+    if not kept.num_rows:
+        return
+    low, high = _times(groups, kept)
+    oldest = min((t for t in (clock.oldest, low) if t is not None), default=None)
+    newest = max((t for t in (clock.newest, high) if t is not None), default=None)
+    if oldest is not None and newest is not None and oldest <= newest - retain:
+        admission.past |= {s.name: newest - retain for s in states}
+    view.clocks[groups.name] = Clock(tx.epoch, oldest, newest)
 
 
-def drop_past(tx: Transaction, view: ContinuousView, state: State, past: int) -> None:
-    """Rewrite a state without the groups whose time is ``past`` or before it; what stays is merged on the way."""
+def _clock(tx: Transaction, view: ContinuousView, groups: State) -> Clock:
+    """The times of the stored groups: remembered if the commit that left them was the last to alter them."""
+    altered = tx.last_change(view.relation(groups))
+    known = view.clocks.get(groups.name)
+    if known is not None and known.epoch == altered:
+        return known
+    key = quote_native(_key(groups))
+    source, batches = tx.whole(view.relation(groups), "__appended")
+    found = tx.query(f"SELECT unnest([min({key}), max({key})]) AS {key} FROM {source}", __appended=batches)
+    return Clock(altered, *_times(groups, found))
+
+
+def drop_past(tx: Transaction, view: ContinuousView, state: State, past: int) -> pa.Table:
+    """Rewrite a state without the groups whose time is ``past`` or before it; returns what stays, merged."""
     relation = view.relation(state)
-    rows = tx.query(view.merge_sql(state, tx.table(relation))).cast(arrow_schema(state.schema))
-    tx.replace(relation, rows.filter(_is_after(state, rows, past)), altered=True)
+    source, batches = tx.whole(relation, "__appended")
+    rows = tx.query(view.merge_sql(state, source), __appended=batches).cast(arrow_schema(state.schema))
+    left = rows.filter(_is_after(state, rows, past))
+    tx.replace(relation, left, altered=True)
+    return left
 
 
 def _key(state: State) -> str:
     assert state.time is not None
     return state.keys[state.time].name
-
-
-def _stored_times(tx: Transaction, view: ContinuousView, state: State) -> tuple[int | None, int | None]:
-    """The oldest and newest time of a stored state, in microseconds."""
-    key = quote_native(_key(state))
-    text = f"SELECT unnest([min({key}), max({key})]) AS {key} FROM {tx.table(view.relation(state))}"
-    return _times(state, tx.query(text))
 
 
 def _times(state: State, rows: pa.Table) -> tuple[int | None, int | None]:
