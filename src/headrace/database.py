@@ -31,7 +31,8 @@ from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
 from headrace.file_tables import refresh, refuse_rows
-from headrace.loading import Batch, Loader
+from headrace.inside import Inside
+from headrace.loading import Batch, Loaded, Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
 from headrace.plan.split import SplitPlan
@@ -106,6 +107,7 @@ class Database:
         self._porter: Porter | None = None
         try:
             self._reopen()
+            self._inside = Inside(self._runtime, self._views, self._answers, self._loader)
             self._porter = Porter(self, self._loader)
         except BaseException:
             self.close()
@@ -140,8 +142,10 @@ class Database:
                 self._queries[text] = known
             return self._result(self._rows(known))
 
-    def insert(self, name: str, data: Any) -> int:
+    def insert(self, name: str, data: Any) -> Loaded:
         """Insert rows into a stream or table; returns how many. One call is one epoch.
+
+        The number's ``late`` says how many rows came too late for which view (``WITH (retain = …)``).
 
         ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
         dicts or tuples, a dict of columns, or a Spark DataFrame.
@@ -269,11 +273,13 @@ class Database:
                 return self._insert(statement)
             case s.Copy():
                 rows = self._loader.copy(self._target(statement.name, statement.position), statement, progress)
-                return self._done(f"{rows:,} rows copied into {statement.name}")
+                return self._done(f"{rows:,} rows copied into {statement.name}{rows.note}")
             case s.Explain():
                 return self._result(explain(self, statement.statement), whole=True)
             case s.Show():
                 return self._result(show(self, statement.what), whole=True)
+            case s.Refresh():
+                return self._done(self._refresh(statement))
             case s.Describe():
                 relation = self.catalog.get(statement.name, position=statement.position)
                 return self._result(describe(self, relation), whole=True)
@@ -308,17 +314,35 @@ class Database:
 
     def plan(self, statement: s.Query) -> Node:
         """A query's plan, checked for what cannot be asked yet."""
-        plan = optimize(Binder(self.catalog, self.analyzer()).query(statement.query))
+        plan = optimize(self.binder().query(statement.query))
         for name in sorted(streams_in(plan)):
             raise _bare_stream(name)
         return plan
+
+    def _refresh(self, statement: s.Refresh) -> str:
+        view: View = self.catalog.get(statement.name, View, position=statement.position)
+        if not view.continuous:
+            raise CatalogError(
+                "VIEW_KEEPS_NOTHING",
+                f"{view.name} reads no stream of its own, so it is computed when it is queried",
+                position=statement.position,
+                hint="query it; REFRESH is for continuous views",
+            )
+        if statement.restart:
+            return self._definer.restart(view.name)
+        read = s.parse(f"SELECT * FROM `{view.name.replace('`', '``')}`")
+        assert isinstance(read, s.Query)
+        rows = self._rows(_Kept(read)).num_rows
+        last = self._answers.last(view.name)
+        when = f" as of epoch {last.epoch}, computed in {1000 * last.seconds:,.1f} ms" if last is not None else ""
+        return f"{view.name} has {rows:,} row{'' if rows == 1 else 's'}{when}"
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
         return self._inserted(target, self._loader.insert(target, self._rows(_Kept(statement))))
 
-    def _inserted(self, target: Stream | Table, count: int) -> Result:
-        return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
+    def _inserted(self, target: Stream | Table, count: Loaded) -> Result:
+        return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}{count.note}")
 
     def _insert_inline(self, inline: InlineRows) -> Result:
         target = self._target(inline.name, inline.position)
@@ -384,8 +408,7 @@ class Database:
         if isinstance(statement, s.Query):
             return self.plan(statement)
         target = self._target(statement.name, statement.position)
-        binder = Binder(self.catalog, self.analyzer())
-        plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
+        plan = optimize(self.binder().assignment(statement.query, target, statement.columns, statement.position))
         for name in sorted(streams_in(plan)):
             raise _bare_stream(name)
         return plan
@@ -398,6 +421,8 @@ class Database:
                 return query.run(self._runtime, snapshot, over_state, leaves)
         arrow: dict[tuple[str, str], pa.Table] = {}
         for scan in planned.whole.scans:
+            if scan.kind == "system" and ("system", scan.relation) not in arrow:
+                arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
             view = planned.views[scan.relation] if scan.kind == "view" else None
             if view is not None and ("view", scan.relation) not in arrow:
                 arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
@@ -408,6 +433,10 @@ class Database:
     def analyzer(self, known: Mapping[str, str] | None = None) -> SparkAnalyzer:
         """Spark's analyzer; started only if something is asked that is not ``known``."""
         return SparkAnalyzer(self._runtime.session.get, self._runtime.settings.time_zone, known)
+
+    def binder(self) -> Binder:
+        """A binder for queries: over this catalog, and what the database says of itself."""
+        return Binder(self.catalog, self.analyzer(), self._inside)
 
     def plan_view(self, statement: s.CreateView) -> tuple[SplitPlan | None, View]:
         """The view a statement would make and how it would be split; nothing is changed."""

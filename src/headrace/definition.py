@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
 from headrace.store import Snapshot, Transaction, writing
+from headrace.stream.intake import stream_count
 from headrace.types import VOID, Field, Schema, arrow_schema
+from headrace.view import retention
 from headrace.view.compiled import (
     ContinuousView,
     reads_of,
@@ -139,19 +143,18 @@ class Definer:
         def work(tx: Transaction) -> None:
             for relation in relations:
                 tx.drop(relation.name)
+                if isinstance(relation, Stream):
+                    tx.forget_count(stream_count(relation.name))
                 if isinstance(relation, Table):
                     tx.drop_relation(tables.tail_of(relation.name))
+                    tx.forget_count(tables.tail_of(relation.name))
             for view in views:
-                for state in view.plan.states:
-                    tx.drop_relation(view.relation(state))
-                if view.statics:
-                    tx.drop_relation(static_relation(view.name))
+                _drop_states(tx, view)
 
         self._commit(catalog, work, f"DROP {relations[-1].name}")
         for view in views:
             del self._views[view.name.lower()]
-            self._answers.forget(view)
-            self._runtime.worker.forget([static.name for static in view.statics])
+            self._forget(view)
 
     # Views
 
@@ -173,6 +176,44 @@ class Definer:
         if plan is None:
             self._define(catalog, view, lambda tx: None)
             return f"view {view.name} created"
+        with self._begun(view, plan) as (compiled, found):
+            try:
+                self._define(catalog, view, found)
+            except BaseException:
+                self._views.pop(view.name.lower(), None)
+                raise
+        return f"continuous view {view.name} created{_frozen_note(compiled)}"
+
+    def restart(self, name: str) -> str:
+        """Begin a continuous view again, in one commit: its tables are read anew and its states emptied.
+
+        Inserts acknowledged before it are gone from the view, those after it count: state rows
+        computed before it are void, as after any change of definitions.
+        """
+        with self._runtime.tables_lock:
+            old = self._views[name.lower()]
+            view = replace(old.view)  # another value, so that the old one's pipelines are known to be old
+
+            with self._begun(view, old.plan) as (compiled, found):
+
+                def work(tx: Transaction) -> None:
+                    _drop_states(tx, old)
+                    found(tx)
+
+                try:
+                    self._commit(self._runtime.catalog.with_relation(view), work, f"REFRESH VIEW {view.name} RESTART")
+                except BaseException:
+                    self._views[name.lower()] = old
+                    raise
+            self._forget(old)
+        return f"{view.name} counts from now{_frozen_note(compiled)}"
+
+    @contextmanager
+    def _begun(self, view: View, plan: SplitPlan) -> Iterator[tuple[ContinuousView, Callable[[Transaction], None]]]:
+        """The view compiled, its static build sides written, and the work that founds its states.
+
+        The files go again if the block raises.
+        """
         files: dict[str, Path] = {}
         try:
             for static in plan.statics:
@@ -187,7 +228,7 @@ class Definer:
             initial = {p.state: query.run_now(self._runtime, p.plan) for p in compiled.initial}
             compiled.pipelines  # noqa: B018  compile now: an error must come before the commit
 
-            def work(tx: Transaction) -> None:
+            def found(tx: Transaction) -> None:
                 for state in plan.states:
                     tx.create_relation(compiled.relation(state), arrow_schema(state.schema))
                 if files:
@@ -198,22 +239,24 @@ class Definer:
                     tx.append(static_relation(view.name), pa.table({"name": list(names), "file": list(paths)}))
                     for file in files.values():
                         tx.add_segment(static_relation(view.name), file, pq.read_metadata(file).num_rows)
-                for relation, rows in initial.items():
-                    tx.append(relation, rows)
+                if plan.retain is not None:
+                    given = {s.name: [initial[r]] for s in plan.states if (r := compiled.relation(s)) in initial}
+                    retention.add(tx, compiled, given)
+                else:
+                    for relation, rows in initial.items():
+                        tx.append(relation, rows)
                 self._views[view.name.lower()] = compiled
 
-            try:
-                self._define(catalog, view, work)
-            except BaseException:
-                self._views.pop(view.name.lower(), None)
-                raise
+            yield compiled, found
         except BaseException:
             for file in files.values():
                 self._runtime.store.discard(file)
             raise
-        frozen = compiled.frozen_tables
-        note = f"; {', '.join(frozen)} read now, once: later changes there will not show" if frozen else ""
-        return f"continuous view {view.name} created{note}"
+
+    def _forget(self, view: ContinuousView) -> None:
+        """Let go of what was kept in memory for a view that is no more."""
+        self._answers.forget(view)
+        self._runtime.worker.forget([static.name for static in view.statics])
 
     def static_files(self, snapshot: Snapshot, view: str) -> dict[str, Path]:
         """The files of a stored view's static build sides, by their names in its plan."""
@@ -268,6 +311,23 @@ def columns_of(plan: Node, table: str, at: Position) -> Schema:
                 hint=f"cast it in the query, for example CAST({column.name} AS STRING) AS {column.name}",
             )
     return tuple(Field(c.name, c.type) for c in plan.output)
+
+
+def _drop_states(tx: Transaction, view: ContinuousView) -> None:
+    for state in view.plan.states:
+        tx.drop_relation(view.relation(state))
+    if view.statics:
+        tx.drop_relation(static_relation(view.name))
+    tx.forget_count(retention.late_count(view.name))
+
+
+def _frozen_note(view: ContinuousView) -> str:
+    if not view.frozen_tables:
+        return ""
+    return (
+        f"; {', '.join(view.frozen_tables)} read now, once: "
+        f"later changes there will not show until REFRESH VIEW {view.name} RESTART"
+    )
 
 
 _NONDETERMINISTIC = {

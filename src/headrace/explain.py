@@ -15,7 +15,9 @@ from headrace.plan.nodes import Node, tables_in, views_in
 from headrace.plan.render import render
 from headrace.plan.split import SplitPlan
 from headrace.sql import statements as s
-from headrace.sql.binder import Binder
+from headrace.sql.options import span_text
+from headrace.view.compiled import static_relation
+from headrace.view.retention import late_count
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -33,8 +35,7 @@ def explain(db: Database, statement: s.Statement) -> pa.Table:
         lines = _explain_view(db, statement)
     elif isinstance(statement, s.Insert):
         target = db.catalog.get(statement.name, Stream, Table, position=statement.position)
-        binder = Binder(db.catalog, db.analyzer())
-        plan = binder.assignment(statement.query, target, statement.columns, statement.position)
+        plan = db.binder().assignment(statement.query, target, statement.columns, statement.position)
         lines = [f"Rows for {target.name}, by {_place(db, plan)}", *_indented(plan)]
     elif isinstance(statement, s.Copy):
         target = db.catalog.get(statement.name, Stream, Table, position=statement.position)
@@ -66,6 +67,8 @@ def _explain_view(db: Database, statement: s.CreateView) -> list[str]:
         columns = ", ".join(f"{label} {f.type.sql}" for f, label in zip(state.schema, state.labels, strict=True))
         keys = len(state.keys)
         lines += [f"State {state.name} ({state.kind}): {columns}; key: {', '.join(state.labels[:keys]) or 'none'}"]
+    if plan.retain is not None:
+        lines += [f"Kept for {span_text(plan.retain)} of the groups' own time; rows for groups past that are late"]
     live = sorted(tables_in(plan.upper) | views_in(plan.upper))
     also = f" (reads {', '.join(live)})" if live else ""
     lines += [f"Each query{also}: merge the states, then by {_place(db, plan.upper)}", *_indented(plan.upper)]
@@ -153,12 +156,21 @@ def _view_notes(db: Database, view: View) -> list[tuple[str, str, str]]:
     compiled = db.continuous(view.name)
     notes = []
     if compiled.frozen_tables:
-        notes.append(("# read once", ", ".join(compiled.frozen_tables), "as they were when the view was made"))
+        with db.runtime.store.read() as snapshot:
+            since = snapshot.created(static_relation(view.name))
+        again = f"as they were at epoch {since}; REFRESH VIEW {view.name} RESTART reads them anew and counts from then"
+        notes.append(("# read once", ", ".join(compiled.frozen_tables), again))
     if compiled.upper_tables:
         notes.append(("# read at each query", ", ".join(compiled.upper_tables), "changes show in the next query"))
     if compiled.upper_views:
         notes.append(("# read at each query", ", ".join(compiled.upper_views), "at the same commit"))
     plan: SplitPlan = compiled.plan
+    if plan.retain is not None:
+        with db.runtime.store.read() as snapshot:
+            late = snapshot.counts().get(late_count(view.name).lower(), 0)
+        times = dict.fromkeys(s.labels[s.time] for s in plan.states if s.time is not None)
+        note = f"by {', '.join(times)}; {late:,} row{'' if late == 1 else 's'} came too late"
+        notes.append(("# retain", span_text(plan.retain), note))
     for state in plan.states:
         notes.append(
             (

@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace import tables
 from headrace.catalog import Catalog, Stream, Table
 from headrace.engine.failures import from_duckdb, from_spark
+from headrace.engine.places import Choice
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Static
 from headrace.errors import DataError, ExecutionError, HeadraceError
@@ -25,15 +26,36 @@ from headrace.sql import statements as s
 from headrace.store import Transaction
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
-from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
+from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader, stream_count
 from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.rows import match_columns, to_arrow
 from headrace.types import Field, Schema, arrow_schema, quote
+from headrace.view import retention
 from headrace.view.compiled import ContinuousView, InsertPipeline
 from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class Loaded(int):
+    """How many rows a statement brought in, and how many of them came too late for which view.
+
+    >>> loaded = Loaded(5, {"per_hour": 2})
+    >>> loaded + 1, loaded.late, loaded.note
+    (6, {'per_hour': 2}, '; 2 rows late for per_hour')
+    """
+
+    late: Mapping[str, int]
+
+    def __new__(cls, rows: int, late: Mapping[str, int] | None = None) -> Loaded:
+        made = super().__new__(cls, rows)
+        made.late = late or {}
+        return made
+
+    @property
+    def note(self) -> str:
+        return "".join(f"; {n:,} row{'' if n == 1 else 's'} late for {view}" for view, n in self.late.items())
 
 
 _STALE_ATTEMPTS = 3
@@ -61,9 +83,14 @@ class Loader:
         self._appended: dict[str, int] = {}
         self._groups: dict[str, int] = {}
 
+    @property
+    def ran(self) -> Mapping[str, Choice]:
+        """Where the last insert's work for a state relation ran, and why there."""
+        return self._intake.ran
+
     # INSERT
 
-    def insert(self, target: Stream | Table, data: Any, batch: Batch | None = None) -> int:
+    def insert(self, target: Stream | Table, data: Any, batch: Batch | None = None) -> Loaded:
         """Insert whatever ``data`` is; returns the row count.
 
         A DataFrame may be the ``batch`` of a source: one that is committed already inserts nothing.
@@ -75,7 +102,7 @@ class Loader:
             table = rows if isinstance(rows, pa.Table) else rows.read_all()
             if table.num_rows:
                 tables.insert(self._runtime, target, table)
-            return int(table.num_rows)
+            return Loaded(table.num_rows)
         if isinstance(rows, pa.Table):
             return self._into_stream(target, Rows(rows), f"INSERT INTO {target.name}")
         given, release = of_reader(self._runtime, rows)
@@ -84,10 +111,10 @@ class Loader:
         finally:
             release()
 
-    def take(self, stream: Stream, files: Sequence[Path], batch: Batch) -> int:
+    def take(self, stream: Stream, files: Sequence[Path], batch: Batch) -> Loaded:
         """Insert a source's batch from Parquet files in the stream's columns; nothing if it is committed already."""
         if self._committed(batch):
-            return 0
+            return Loaded(0)
         given = Files(tuple(files), "parquet", None, stream.columns, sum(f.stat().st_size for f in files))
         return self._into_stream(stream, given, f"{batch.source} into {stream.name}", batch=batch)
 
@@ -97,10 +124,10 @@ class Loader:
         with self._runtime.store.read() as snapshot:
             return snapshot.recorded(batch.source, batch.sequence)
 
-    def _insert_frame(self, target: Stream | Table, frame: DataFrame, batch: Batch | None = None) -> int:
+    def _insert_frame(self, target: Stream | Table, frame: DataFrame, batch: Batch | None = None) -> Loaded:
         """A Spark DataFrame: native pipelines run inside its own tasks; the rest reads a spooled copy."""
         if self._committed(batch):
-            return 0
+            return Loaded(0)
         ready = conform_frame(frame, target)
         with _spark_failures():
             if isinstance(target, Table):
@@ -118,7 +145,7 @@ class Loader:
 
     # COPY
 
-    def copy(self, target: Stream | Table, statement: s.Copy, progress: Progress | None = None) -> int:
+    def copy(self, target: Stream | Table, statement: s.Copy, progress: Progress | None = None) -> Loaded:
         """Load files; returns the row count."""
         given = dict(statement.options)
         paths = resolve(statement.path, given.get("format"))
@@ -135,7 +162,7 @@ class Loader:
             options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
         files = Files(tuple(paths), format, options, schema, sum(p.stat().st_size for p in paths))
         if isinstance(target, Table):
-            return self._copy_table(target, files)
+            return Loaded(self._copy_table(target, files))
         return self._into_stream(target, files, f"COPY {target.name}", progress)
 
     def _copy_table(self, table: Table, files: Files) -> int:
@@ -200,7 +227,7 @@ class Loader:
         label: str,
         progress: Progress | None = None,
         batch: Batch | None = None,
-    ) -> int:
+    ) -> Loaded:
         for attempt in itertools.count():
             # Definitions that change all the time must not starve an insert: after a few times they wait.
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
@@ -210,9 +237,10 @@ class Loader:
                 try:
                     rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
                     if rows == 0:
-                        return 0
-                    if not self._commit(catalog.version, states, label, batch):
-                        return 0
+                        return Loaded(0)
+                    late = self._commit(catalog.version, stream, rows, states, label, batch)
+                    if late is None:
+                        return Loaded(0)
                     break
                 except StaleCatalog:
                     self._await_catalog(catalog.version)
@@ -222,19 +250,32 @@ class Loader:
                         raise
                     self._await_catalog(catalog.version)
         self._compact_where_due(states)
-        return rows
+        return Loaded(rows, late)
 
-    def _commit(self, version: int, states: StateRows, label: str, batch: Batch | None) -> bool:
-        """Append the state rows as one epoch; ``False`` if the batch they come from is committed already."""
+    def _commit(
+        self, version: int, stream: Stream, count: int, states: StateRows, label: str, batch: Batch | None
+    ) -> dict[str, int] | None:
+        """Commit an insert's state rows as one epoch; returns how many rows were too late, by view.
 
-        def work(tx: Transaction) -> bool:
+        None if the batch they come from is committed already.
+        """
+
+        def work(tx: Transaction) -> dict[str, int] | None:
             if self._runtime.writer_version != version:
                 raise StaleCatalog
             if batch is not None and not tx.record(batch.source, batch.sequence):
                 tx.unchanged()
-                return False
-            tx.append_batches({state: pa.concat_tables(rows) for state, rows in states.items() if rows})
-            return True
+                return None
+            tx.count(stream_count(stream.name), count)
+            late: dict[str, int] = {}
+            rest = dict(states)
+            for view in list(self._views.values()):
+                if view.plan.retain is not None:
+                    found = {s.name: rest.pop(r) for s in view.plan.states if (r := view.relation(s)) in rest}
+                    if missed := retention.add(tx, view, found):
+                        late[view.name] = missed
+            tx.append_batches({state: pa.concat_tables(rows) for state, rows in rest.items() if rows})
+            return late
 
         return self._runtime.store.commit(work, label=label)
 

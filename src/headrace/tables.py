@@ -59,6 +59,7 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
         def work(tx: Transaction) -> None:
             _check_key(tx, table, [rows])
             tx.append(tail_of(table.name), rows)
+            tx.count(tail_of(table.name), rows.num_rows)
             if tx.rows(tail_of(table.name)) >= TAIL_ROWS:
                 _flush(runtime, tx, table)
 
@@ -73,6 +74,7 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
             _check_key(tx, table, [pq.read_table(f, columns=list(table.primary_key)) for f, _ in files])
         for file, rows in files:
             tx.add_segment(tail_of(table.name), file, rows)
+            tx.count(tail_of(table.name), rows)
 
     with runtime.tables_lock:
         runtime.store.commit(work, label=f"COPY {table.name}")

@@ -20,6 +20,7 @@ from headrace.sql.statements import (
     Explain,
     Insert,
     Query,
+    Refresh,
     Show,
     Statement,
     parse,
@@ -280,7 +281,6 @@ NOT_YET = [
     ("^MERGE INTO t USING s ON true WHEN MATCHED THEN DELETE", "MERGE"),
     ("^TRUNCATE TABLE t", "TRUNCATE"),
     ("^ALTER TABLE t ADD COLUMN x INT", "ALTER"),
-    ("^REFRESH VIEW v", "REFRESH"),
     ("^SET x = 1", "headrace.connect"),
     ("^BEGIN", "transactions"),
     ("CREATE ^MATERIALIZED VIEW v AS SELECT 1", "MATERIALIZED VIEW"),
@@ -315,12 +315,34 @@ def test_not_yet_supported_names_what_is_missing(text: str, missing: str) -> Non
     "text",
     [
         "CREATE STREAM s (a INT) WITH (x = 1)",
-        "CREATE VIEW v WITH (retain = '1 day') AS SELECT 1",
         "CREATE VIEW v COMMENT 'x' AS SELECT 1",
     ],
 )
 def test_options_are_refused_not_ignored(text: str) -> None:
     assert isinstance(refusal(text), NotYetSupported)
+
+
+def test_create_view_with_retain() -> None:
+    found = parse("CREATE VIEW v (a) WITH (retain = '1 day 2 hours') AS SELECT 1")
+    assert isinstance(found, CreateView) and found.retain == 26 * 3_600_000_000
+    plain = parse("CREATE VIEW v AS SELECT 1")
+    assert isinstance(plain, CreateView) and plain.retain is None
+    wrong, position = marked("CREATE VIEW v WITH (retain = ^'often') AS SELECT 1")
+    assert (refusal(wrong).condition, refusal(wrong).position) == ("INVALID_RETAIN", position)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "restart"),
+    [
+        ("REFRESH VIEW v", "v", False),
+        ("refresh `low stock` restart", "low stock", True),
+        ("REFRESH VIEW v RESTART;", "v", True),
+        ("REFRESH view RESTART", "view", True),
+    ],
+)
+def test_refresh(text: str, name: str, restart: bool) -> None:
+    found = parse(text)
+    assert isinstance(found, Refresh) and (found.name, found.restart) == (name, restart)
 
 
 # Scripts

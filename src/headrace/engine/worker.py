@@ -196,12 +196,11 @@ class Worker:
 
     def forget(self, names: Sequence[str]) -> None:
         """Drop build sides that are no longer needed."""
-        for name in names:
-            with self._lock:
-                if name not in self._statics:
-                    continue
-                self._statics.discard(name)
-            self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
+        with self._loading:
+            for name in names:
+                if name in self._statics:
+                    self._statics.discard(name)
+                    self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
 
     def partials(self, work: Work, batch: pa.Table) -> dict[str, pa.Table]:
         """The state rows each pipeline leaves for a batch."""

@@ -25,7 +25,7 @@ from typing import Literal as Choice
 from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
 from headrace.types import BOOLEAN, Schema
 
-ScanKind = Choice["stream", "table", "view", "state", "static", "rows"]
+ScanKind = Choice["stream", "table", "view", "state", "static", "rows", "system"]
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
 SetKind = Choice["intersect", "except"]
 
@@ -95,7 +95,8 @@ class Unary(Node):
 
 @dataclass(frozen=True, eq=False)
 class Scan(Node):
-    """A leaf: a stream, a table, a view's result, merged state, raw state rows, or a static build side."""
+    """A leaf: a stream, a table, a view's result, merged state, raw state rows, a static build side, or a relation
+    of the system itself."""
 
     kind: ScanKind
     relation: str

@@ -45,6 +45,7 @@ from headrace.plan.nodes import (
     streams_in,
     walk_plan,
 )
+from headrace.plan.render import render_expr
 from headrace.types import BIGINT, BOOLEAN, INT, Field, Schema
 
 StateKind = Choice["groups", "distinct", "multiset"]
@@ -65,6 +66,10 @@ class State:
     partials: tuple[tuple[Column, Agg], ...]
     labels: tuple[str, ...]
     """What each column means, for people: the key's name, or ``sum(x)``."""
+    grouping: str = ""
+    """The ``groups`` state of the same grouping; that state's own name if it is one."""
+    time: int | None = None
+    """Which key says when a group was, if groups are kept for a time only."""
 
     @property
     def schema(self) -> Schema:
@@ -110,14 +115,19 @@ class SplitPlan:
     streams: tuple[StreamPipeline, ...]
     statics: tuple[StaticPipeline, ...]
     upper: Node
+    retain: int | None = None
+    """For how many microseconds of the groups' own time they are kept; without it, for good."""
 
     def state(self, name: str) -> State:
         return next(s for s in self.states if s.name == name)
 
 
-def split(root: Node) -> SplitPlan:
-    """Cut a plan that reads streams; :class:`ViewRefused` names the rule it breaks."""
-    return _Splitter().run(root)
+def split(root: Node, retain: int | None = None) -> SplitPlan:
+    """Cut a plan that reads streams; :class:`ViewRefused` names the rule it breaks.
+
+    ``retain`` is for how long groups are kept, in microseconds: then each grouping needs a key that is a time.
+    """
+    return _Splitter(retain).run(root)
 
 
 def check(root: Node) -> None:
@@ -208,7 +218,8 @@ def _live(node: Node) -> list[str]:
 class _Splitter:
     """One walk from the root: below a first grouping everything becomes pipelines."""
 
-    def __init__(self) -> None:
+    def __init__(self, retain: int | None) -> None:
+        self._retain = retain
         self.states: list[State] = []
         self.streams: list[StreamPipeline] = []
         self.statics: list[StaticPipeline] = []
@@ -220,7 +231,7 @@ class _Splitter:
         check(root)
         self._families = _families(root)
         upper = self._upper(root)
-        return SplitPlan(tuple(self.states), tuple(self.streams), tuple(self.statics), upper)
+        return SplitPlan(tuple(self.states), tuple(self.streams), tuple(self.statics), upper, self._retain)
 
     def _upper(self, node: Node) -> Node:
         if id(node) in self._cut:
@@ -262,11 +273,11 @@ class _Splitter:
         for agg in family.aggs:
             for p in decompose(agg).partials if is_mergeable(agg) else ():
                 partials.setdefault(p, Column(p.type, fresh_id(), f"a{len(partials)}"))
-        if not family.keys and not partials:
-            # A global aggregate must say that rows came even when no partial column does.
-            counted = Agg(BIGINT, "count", ())
-            partials[counted] = Column(BIGINT, fresh_id(), "a0")
-        family.groups = state = self._state("groups", family.keys, partials)
+        if (not family.keys and not partials) or self._retain is not None:
+            # A global aggregate must say that rows came even when no partial column does; rows that come too
+            # late for a group are told by their number.
+            partials.setdefault(Agg(BIGINT, "count", ()), Column(BIGINT, fresh_id(), f"a{len(partials)}"))
+        family.groups = state = self._state(family, "groups", family.keys, partials)
         for piece in family.pieces or ():
             self.streams.append(StreamPipeline(piece.stream, state.name, piece.grouped(family.keys, partials, state)))
 
@@ -305,7 +316,7 @@ class _Splitter:
             inputs.append(agg.filter)
         values = tuple((Column.fresh(_value_name(a, i), a.type), a) for i, a in enumerate(inputs))
         partials = {} if agg.distinct else {Agg(BIGINT, "count", ()): Column(BIGINT, fresh_id(), "a0")}
-        state = self._state("distinct" if agg.distinct else "multiset", (*family.keys, *values), partials)
+        state = self._state(family, "distinct" if agg.distinct else "multiset", (*family.keys, *values), partials)
         for piece in family.pieces or ():
             plan = piece.filtered(condition).grouped((*family.keys, *values), partials, state)
             self.streams.append(StreamPipeline(piece.stream, state.name, plan))
@@ -313,13 +324,17 @@ class _Splitter:
 
     def _state(
         self,
+        family: _Family,
         kind: StateKind,
         keys: Sequence[tuple[Column, Expr]],
         partials: dict[Agg, Column],
     ) -> State:
         named = tuple(Column(c.type, fresh_id(), f"k{i}") for i, (c, _) in enumerate(keys))
-        labels = (*(c.name for c, _ in keys), *(_label(a) for a in partials))
-        state = State(f"s{len(self.states)}", kind, named, tuple((c, a) for a, c in partials.items()), labels)
+        labels = (*(_key_label(c, e) for c, e in keys), *(_label(a) for a in partials))
+        name = f"s{len(self.states)}"
+        grouping = family.groups.name if family.groups is not None else name
+        time = None if self._retain is None else _time_key(family.keys)
+        state = State(name, kind, named, tuple((c, a) for a, c in partials.items()), labels, grouping, time)
         for column in (*named, *partials.values()):
             if not column.type.is_native:
                 raise ViewRefused(
@@ -487,9 +502,29 @@ def _repeated(rows: Node, count: Column) -> Node:
     return SparkSql(text, ("input",), (inner,), outputs, "an aggregate with no fixed-size state")
 
 
+def _time_key(keys: Sequence[tuple[Column, Expr]]) -> int:
+    """Which key says when a group was: its window, else its first date or timestamp."""
+    times = [i for i, (c, _) in enumerate(keys) if c.type.name in ("timestamp", "timestamp_ntz", "date")]
+    windows = [i for i in times if isinstance(e := keys[i][1], Call) and e.fn == "window_start"]
+    if not times:
+        names = ", ".join(c.name for c, _ in keys)
+        raise ViewRefused(
+            "RETAIN_WITHOUT_TIME",
+            f"retain keeps groups for a time, but {f'the grouping by {names}' if names else 'a total'} has no time",
+            hint="GROUP BY window(ts, '1 hour') or by a date or timestamp too, or leave retain out",
+        )
+    return (windows or times)[0]
+
+
 def _label(agg: Agg) -> str:
     inside = ", ".join(c.name for a in agg.args for c in columns(a)) or "1"
-    return f"{agg.fn}({inside})"
+    return f"{agg.fn}({inside})" + (f" where {render_expr(agg.filter)}" if agg.filter is not None else "")
+
+
+def _key_label(column: Column, expr: Expr) -> str:
+    if isinstance(expr, Call) and expr.fn == "window_start":
+        return "window.start"
+    return column.name if isinstance(expr, Column) or column.name != "key" else render_expr(expr)
 
 
 def _value_name(expr: Expr, index: int) -> str:

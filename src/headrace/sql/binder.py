@@ -8,7 +8,7 @@ as written, over whatever of its inputs *is* inside the algebra.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -51,6 +51,13 @@ class QueryAnalyzer(Analyzer, Protocol):
         """The columns Spark gives ``text`` over empty relations of these names; SqlError if it refuses."""
 
 
+class System(Protocol):
+    """What the schema ``headrace`` holds."""
+
+    def scan(self, name: str, args: Sequence[str] | None, position: Position | None) -> Scan:
+        """The scan of ``headrace.name``, or of ``headrace.name(args…)``."""
+
+
 Ctes = Mapping[str, Node]
 
 _SELECT_PARTS = {
@@ -74,9 +81,10 @@ _TABLE_PARTS = {"this", "alias", "db", "catalog"}
 class Binder:
     """Binds the queries of one statement against one catalog."""
 
-    def __init__(self, catalog: Catalog, analyzer: QueryAnalyzer) -> None:
+    def __init__(self, catalog: Catalog, analyzer: QueryAnalyzer, system: System | None = None) -> None:
         self.catalog = catalog
         self.analyzer = analyzer
+        self.system = system
         self._scans: dict[str, Node] = {}
 
     # Entry points
@@ -260,9 +268,11 @@ class Binder:
         names = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
         if names:
             node = renaming(node.child, _column_names(node, names, item))
-        return node, Source(item.alias_or_name, node.output)
+        return node, Source(_name_of(item), node.output)
 
     def _relation(self, table: exp.Table, ctes: Ctes) -> Node:
+        if _is_system(table):
+            return self._system_relation(table)
         if not isinstance(table.this, exp.Identifier):
             raise OutsideAlgebra("a table-valued function", position_of(table))
         if table.args.get("db") or table.args.get("catalog"):
@@ -273,6 +283,31 @@ class Binder:
         if name not in self._scans:
             self._scans[name] = self._scan(self.catalog.get(table.name, position=position_of(table)))
         return self._scans[name]
+
+    def _system_relation(self, table: exp.Table) -> Node:
+        name, position = table.this.name, position_of(table)
+        if self.system is None:
+            raise SqlError(
+                "SYSTEM_RELATION_IN_VIEW",
+                f"headrace.{name} in a view: what it says depends on when it is asked",
+                position=position,
+                hint="query it directly",
+            )
+        args: list[str] | None = None
+        if not isinstance(table.this, exp.Identifier):
+            args = [a.name for a in table.this.expressions]
+            for arg in table.this.expressions:
+                if not (isinstance(arg, exp.Literal) and arg.is_string):
+                    raise SqlError(
+                        "INVALID_ARGUMENT",
+                        f"headrace.{name} takes names in quotes, not {arg.sql(Dialect)}",
+                        position=position_of(arg) or position,
+                        hint=f"write headrace.{name}('view')",
+                    )
+        key = f"headrace.{table.this.sql(Dialect).lower()}"
+        if key not in self._scans:
+            self._scans[key] = self.system.scan(name, args, position)
+        return self._scans[key]
 
     def _scan(self, relation: Relation) -> Node:
         if isinstance(relation, View) and not relation.continuous:
@@ -378,10 +413,12 @@ class Binder:
                         query = exp.select("*").from_(exp.to_table(take(bound)))
                         child.replace(_in_place(child, query))
                         continue
-                if isinstance(child, exp.Table) and isinstance(child.this, exp.Identifier):
-                    if child.name.lower() not in known:
+                system = isinstance(child, exp.Table) and _is_system(child)
+                if isinstance(child, exp.Table) and (system or isinstance(child.this, exp.Identifier)):
+                    if system or child.name.lower() not in known:
                         name = take(self._relation(child, local))
-                        alias = child.alias_or_name
+                        alias = _name_of(child)
+                        child.set("db", None)
                         child.set("this", exp.to_identifier(name, quoted=True))
                         if not child.args.get("alias"):
                             child.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
@@ -438,6 +475,16 @@ def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at:
 
 def _distinct(node: Node) -> Node:
     return Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in node.output), ())
+
+
+def _is_system(table: exp.Table) -> bool:
+    """Whether a FROM item is one of the schema ``headrace``."""
+    return table.db.lower() == "headrace" and not table.args.get("catalog")
+
+
+def _name_of(item: exp.Expr) -> str:
+    """The name a FROM item's columns are qualified by; a function's is its own."""
+    return item.alias_or_name or (item.this.name if isinstance(item, exp.Table) else "")
 
 
 def _in_place(child: exp.Expr, query: exp.Select) -> exp.Expr:

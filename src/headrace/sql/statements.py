@@ -18,6 +18,7 @@ from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.columns import definition
 from headrace.sql.copy_options import copy_options
 from headrace.sql.files_clause import files_clause, using_at
+from headrace.sql.options import retain_of
 from headrace.sql.parsing import blank, node_at, parse_tree, place, relation_name, tokens
 from headrace.types import Schema
 
@@ -60,6 +61,8 @@ class CreateView:
     text: str
     if_not_exists: bool
     position: Position
+    retain: int | None = None
+    """For how many microseconds groups are kept: ``WITH (retain = '7 days')``."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,16 @@ class Drop:
     """Whether what reads it goes too."""
 
 
+@dataclass(frozen=True)
+class Refresh:
+    name: str
+    restart: bool
+    """Whether the view is to begin again: tables read anew, its state emptied."""
+    position: Position
+
+
 Create = CreateStream | CreateTable | CreateTableAs | CreateView
-Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop
+Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word.
 _NOT_YET = {
@@ -119,7 +130,6 @@ _NOT_YET = {
     "DELETE": "DELETE from a table",
     "MERGE": "MERGE INTO a table",
     "TRUNCATE": "TRUNCATE of a table",
-    "REFRESH": "REFRESH of a view",
     "ALTER": "ALTER of a relation",
     "SET": "SET of a setting (settings are given to headrace.connect)",
     "USE": "more than one schema",
@@ -225,9 +235,11 @@ class _Reader:
             return self.describe()
         if first == "DROP":
             return self.drop()
+        if first == "REFRESH":
+            return self.refresh()
         if first in _NOT_YET:
             raise NotYetSupported(_NOT_YET[first], position=self.position())
-        return self.fail("a statement (SELECT, CREATE, INSERT, COPY, EXPLAIN, SHOW, DESCRIBE or DROP)")
+        return self.fail("a statement (SELECT, CREATE, INSERT, COPY, EXPLAIN, SHOW, DESCRIBE, REFRESH or DROP)")
 
     def explain(self) -> Explain:
         self.at += 1
@@ -281,6 +293,16 @@ class _Reader:
             self.take("RESTRICT")
         self.end()
         return Drop(kind, name, if_exists, position, cascade)
+
+    def refresh(self) -> Refresh:
+        self.at += 1
+        if self.word() == "VIEW" and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
+            self.at += 1
+        position = self.position()
+        name = self.name()
+        restart = self.take("RESTART")
+        self.end()
+        return Refresh(name, restart, position)
 
     def copy(self) -> Copy:
         self.at += 1
@@ -434,7 +456,8 @@ class _Reader:
         if not isinstance(query, exp.Query | exp.Values):
             self.at = len(self.tokens)
             self.fail("AS and a query")
-        self.refuse_options(tree, "WITH (…), COMMENT and other properties of a view")
+        position = self.position_of_name(tree)
+        retain = retain_of(tree, position)
         target = tree.this
         names: tuple[str, ...] = ()
         if isinstance(target, exp.Schema):
@@ -446,7 +469,8 @@ class _Reader:
             query,
             self.text.strip(),
             bool(tree.args.get("exists")),
-            self.position_of_name(tree),
+            position,
+            retain,
         )
 
     def position_of_name(self, tree: exp.Expr) -> Position:

@@ -6,7 +6,8 @@ empty, so that no name a caller registers for a query can mean one of ours.
 An epoch is one row of ``book.epochs`` that says all the epoch did: its label, the relations whose
 content it altered, the source sequences it recorded. Rows are appended and never updated in place;
 old ones are folded into ``book.changes`` and ``book.sequences`` when there are many. What is a list
-there is JSON text: a nested literal would take DuckDB half as long again to insert.
+there is JSON text: a nested literal would take DuckDB half as long again to insert. What adds up (rows
+that came into a stream) stands in ``book.counts``, one row a count and epoch, summed when epochs are folded.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ CREATE TABLE book.sequences (source VARCHAR, low BIGINT, high BIGINT);
 CREATE TABLE book.changes (relation VARCHAR, epoch BIGINT);
 CREATE TABLE book.appended (relation VARCHAR, rows BIGINT, batch BLOB, epoch BIGINT);
 """
+# Made at open where they are missing: a file from before they were thought of says nothing in them.
+_LATER_TABLES = "CREATE TABLE IF NOT EXISTS book.counts (what VARCHAR, rows BIGINT, epoch BIGINT)"
 
 # An entry of DuckDB's log begins with its length and its checksum.
 _ENTRY_HEAD = 16
@@ -129,6 +132,7 @@ def create(directory: Directory, settings: Mapping[str, str], *, memory_limit: s
     connection = connect(unfinished, directory.scratch, memory_limit=memory_limit, threads=threads)
     try:
         connection.execute(_TABLES)
+        connection.execute(_LATER_TABLES)
         connection.execute("INSERT INTO book.meta VALUES ('format', ?), ('database', ?)", [str(FORMAT), database])
         for name, value in settings.items():
             connection.execute("INSERT INTO book.settings VALUES (?, ?)", [name, value])
@@ -140,6 +144,11 @@ def create(directory: Directory, settings: Mapping[str, str], *, memory_limit: s
     directory.sync_marker()
     os.rename(unfinished, directory.database)
     sync_file(directory.database)
+
+
+def complete(connection: duckdb.DuckDBPyConnection) -> None:
+    """Give a file of an earlier Headrace the tables it lacks."""
+    connection.execute(_LATER_TABLES)
 
 
 def judge(connection: duckdb.DuckDBPyConnection, directory: Directory, *, accept_state: bool) -> Marker:

@@ -51,6 +51,8 @@ class Epoch:
     at: datetime
     label: str
     changed: tuple[str, ...]
+    counted: dict[str, int]
+    """What it added to which count (:meth:`Reading.counts`)."""
 
 
 def key_of(name: str) -> str:
@@ -205,7 +207,38 @@ class Reading:
             "SELECT epoch, moment, label, changed FROM book.epochs "
             f"WHERE epoch > {self.epoch - limit} ORDER BY epoch DESC LIMIT {limit}"
         )
+        counted: dict[int, dict[str, int]] = {}
+        for epoch, what, rows in self._fetch(
+            f"SELECT epoch, what, rows FROM book.counts WHERE epoch > {self.epoch - limit}"
+        ):
+            counted.setdefault(epoch, {})[what] = rows
         return [
-            Epoch(epoch, _START + timedelta(microseconds=at), label, tuple(json.loads(changed)))
+            Epoch(epoch, _START + timedelta(microseconds=at), label, tuple(json.loads(changed)), counted.get(epoch, {}))
             for epoch, at, label, changed in found
         ]
+
+    def log(self) -> pa.Table:
+        """All epochs that are not folded away: ``epoch``, ``time``, ``label``, and a row for each relation an epoch
+        altered or count it added to (``what``), with the ``rows`` counted."""
+        return self.query("""
+            SELECT epoch, make_timestamptz(moment) AS time, label, what, rows
+            FROM book.epochs LEFT JOIN (
+                SELECT epoch, unnest(from_json(changed, '["VARCHAR"]')) AS what, NULL::BIGINT AS rows FROM book.epochs
+                UNION ALL SELECT epoch, what, rows FROM book.counts
+            ) USING (epoch)
+        """)
+
+    def counts(self, since: datetime | None = None) -> dict[str, int]:
+        """What epochs have counted (:meth:`Transaction.count`), in all or in the epochs since a moment."""
+        recent = ""
+        if since is not None:
+            moment = (since - _START) // timedelta(microseconds=1)
+            recent = f" SEMI JOIN (SELECT epoch FROM book.epochs WHERE moment >= {moment}) USING (epoch)"
+        return dict(self._fetch(f"SELECT what, sum(rows)::BIGINT FROM book.counts{recent} GROUP BY what"))
+
+    def created(self, relation: str) -> int:
+        """The epoch the relation was made in."""
+        found = self._fetch(f"SELECT epoch FROM book.relations WHERE relation = {literal(key_of(relation))}")
+        if not found:
+            raise no_relation(relation)
+        return int(found[0][0])

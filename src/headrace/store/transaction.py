@@ -60,6 +60,7 @@ class Transaction(Reading):
         self.changed: set[str] = set()
         """Relations whose content this epoch alters."""
         self.recorded: list[tuple[str, int]] = []
+        self.counted: dict[str, int] = {}
         self.doomed: list[Path] = []
         """Files that no epoch from this one on names."""
         self.written = 0
@@ -263,11 +264,25 @@ class Transaction(Reading):
         self.recorded.append(entry)
         return True
 
+    # -- counts ----------------------------------------------------------------------------------
+
+    def count(self, what: str, rows: int) -> None:
+        """Add to a running count, with this epoch."""
+        self.counted[what] = self.counted.get(what, 0) + rows
+
+    def forget_count(self, what: str) -> None:
+        """Start a count again from nothing."""
+        self.counted.pop(what, None)
+        self._execute(f"DELETE FROM book.counts WHERE what = {literal(key_of(what))}")
+
     def epoch_row(self, at: int, label: str) -> str:
-        """The statement that makes this transaction an epoch."""
+        """The statements that make this transaction an epoch."""
         changed = json.dumps(sorted(self.changed))
         recorded = json.dumps([{"source": source, "sequence": n} for source, n in self.recorded])
         return (
             f"INSERT INTO book.epochs VALUES "
             f"({self.epoch}, {at}, {literal(label)}, {literal(changed)}, {literal(recorded)})"
+        ) + "".join(
+            f"; INSERT INTO book.counts VALUES ({literal(key_of(what))}, {rows}, {self.epoch})"
+            for what, rows in self.counted.items()
         )

@@ -296,6 +296,10 @@ def fold(cursor: duckdb.DuckDBPyConnection, ledger: Ledger) -> int:
         cursor.execute(f"DELETE FROM book.epochs WHERE epoch <= {last}")
         cursor.execute("CREATE OR REPLACE TABLE book.sequences AS SELECT * FROM runs")
         cursor.execute("CREATE OR REPLACE TABLE book.changes AS SELECT * FROM last_changes")
+        cursor.execute(
+            "CREATE OR REPLACE TABLE book.counts AS SELECT what, sum(rows)::BIGINT AS rows, max(epoch) AS epoch "
+            f"FROM book.counts GROUP BY what, CASE WHEN epoch > {last} THEN epoch END"
+        )
         cursor.execute("COMMIT")
     except BaseException:
         with suppress(duckdb.Error):

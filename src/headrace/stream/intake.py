@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.catalog import Stream
 from headrace.engine import tasks
-from headrace.engine.places import Place, choose
+from headrace.engine.places import Choice, Place, choose
 from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, run_plan
 from headrace.engine.worker import PipelineCannot, Slice, Static, Work
 from headrace.plan.nodes import Scan, walk_plan
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 StateRows = dict[str, list[pa.Table]]
 THREAD_BYTES = 8 << 20
 """Files larger than this are read by a thread a core, when they are read in this process."""
+
+
+def stream_count(stream: str) -> str:
+    """The name the rows that came by a stream are counted under."""
+    return f"stream {stream}"
 
 
 class StaleCatalog(Exception):
@@ -85,6 +90,8 @@ class Intake:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._sharing = Sharing(runtime.settings.time_zone)
+        self.ran: dict[str, Choice] = {}
+        """Where the last insert's pipeline ran, by state relation, and why there."""
 
     def state_rows(
         self,
@@ -113,11 +120,14 @@ class Intake:
         progress: tasks.Progress | None,
     ) -> tuple[int, StateRows]:
         settings = self._runtime.settings
-        places = {}
+        choices: dict[str, Choice] = {}
         for pipeline in pipelines:
             reason = pipeline.reason or ("its values need Spark" if pipeline.state in forced else None)
             engine = "auto" if pipeline.state in forced else settings.engine
-            places[pipeline.state] = choose(reason, _bytes(given), task_bytes=settings.task_bytes, engine=engine).place
+            choices[pipeline.state] = choose(reason, _bytes(given), task_bytes=settings.task_bytes, engine=engine)
+            if isinstance(given, Frame) and choices[pipeline.state].place is Place.TASKS and settings.engine == "auto":
+                choices[pipeline.state] = Choice(Place.TASKS, "the rows are in Spark already")
+        places = {state: choice.place for state, choice in choices.items()}
         by_spark = [p for p in pipelines if places[p.state] is Place.SPARK]
         native = [p for p in pipelines if places[p.state] is not Place.SPARK]
         held = given.schema if isinstance(given, Files) else stream.columns
@@ -143,6 +153,7 @@ class Intake:
             for pipeline in by_spark:
                 states[pipeline.state] = [self._by_spark(stream, pipeline, statics, frame)]
             total = total or (count if count is not None else frame.count())
+        self.ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
 
     # Native, here or in tasks

@@ -155,7 +155,16 @@ def plan_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) 
 def split_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[SplitPlan | None, Schema]:
     """The view's split plan if it reads a stream, else nothing to keep."""
     plan, schema = plan_view(statement, catalog, analyzer)
-    return (split(plan) if streams_in(plan) else None), schema
+    if streams_in(plan):
+        return split(plan, statement.retain), schema
+    if statement.retain is not None:
+        raise SqlError(
+            "RETAIN_WITHOUT_STREAM",
+            f"{statement.name} reads no stream, so it keeps no groups to retain",
+            position=statement.position,
+            hint="leave retain out, or filter by time",
+        )
+    return None, schema
 
 
 def reads_of(statement: CreateView, catalog: Catalog) -> tuple[str, ...]:

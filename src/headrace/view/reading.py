@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ class Refresh:
     epoch: int
     rows: pa.Table
     seconds: float
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class Answers:
