@@ -38,7 +38,8 @@ PARTIALS = "__partials"
 """The name a merge reads partial rows by."""
 MASK = "__mask"
 """The column of a shared grouping that says which filters a row passed, a bit each."""
-_MANY = 1_024
+_MASKS = 64
+"""So many masks in a batch that is hardly grouped mean that the masks are what keeps its rows apart."""
 CHUNK_ROWS = 262_144
 """Rows handed to DuckDB at once: enough to hide the cost of a query, few enough to bound memory."""
 
@@ -230,7 +231,7 @@ class Worker:
             except duckdb.Error:
                 self._failed.add(text)
                 continue
-            if batch_rows is not None and rows.num_rows > max(_MANY, batch_rows.num_rows // 2):
+            if batch_rows is not None and 2 * rows.num_rows > batch_rows.num_rows and _scattered(rows):
                 self._failed |= {shared.sql, text}  # hardly any row has a mask in common with another
                 continue
             have = {0: rows}
@@ -327,6 +328,10 @@ class Worker:
         return total, {
             state: self.merge(by_state[state], tables) if tables else empty[state] for state, tables in found.items()
         }
+
+
+def _scattered(rows: pa.Table) -> bool:
+    return MASK in rows.column_names and pc.count_distinct(rows.column(MASK)).as_py() > _MASKS
 
 
 def chunked(batches: Iterator[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
