@@ -11,6 +11,8 @@ import pytest
 import headrace
 from headrace import HeadraceError
 from headrace.database import Database
+from headrace.definition import Definer
+from headrace.view.compiled import ContinuousView
 
 BELOW = "SELECT s.x, sum(w) AS w FROM s JOIN t ON s.x = t.x GROUP BY s.x"
 
@@ -134,3 +136,22 @@ def test_inserts_beside_restarts_count_wholly_or_not_at_all(db: Database) -> Non
     assert ask(db, "SELECT * FROM v") == []
     db.insert("s", [("b", 1)])
     assert ask(db, "SELECT * FROM v") == [("b", 1, 20)]
+
+
+def test_compaction_beside_a_restart_does_not_bring_old_groups_back(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.sql("CREATE VIEW v AS SELECT x, count(*) AS n FROM s GROUP BY x")
+    db.insert("s", [("a", 1)])
+    assert ask(db, "SELECT * FROM v") == [("a", 1)]  # in memory now
+    enter = Definer._enter
+
+    def compact_first(definer: Definer, view: ContinuousView) -> None:
+        compaction = threading.Thread(target=db._loader._compact, args=("state v s0",), kwargs={"wait": False})
+        compaction.start()
+        compaction.join()
+        enter(definer, view)
+
+    monkeypatch.setattr(Definer, "_enter", compact_first)
+    db.sql("REFRESH VIEW v RESTART")
+    assert ask(db, "SELECT * FROM v") == []

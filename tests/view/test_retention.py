@@ -19,6 +19,7 @@ import headrace
 from conftest import examples
 from headrace import HeadraceError
 from headrace.database import Database
+from headrace.store import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -248,3 +249,14 @@ def test_an_insert_that_fails_is_not_late_and_moves_no_clock(db: Database, tmp_p
         db.insert("s", [(at(1), None, "a", 1), (at(9), None, "a", 0)])
     assert db.sql("SELECT late_rows FROM headrace.views").rows() == [(0,)]
     assert not db.insert("s", [(at(5), None, "a", 1)]).late
+
+
+def test_a_commit_that_fails_moves_no_clock(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    db.sql("CREATE VIEW v WITH (retain = '1 hour') AS SELECT ts, count(*) AS n FROM s GROUP BY ts")
+    db.insert("s", [(at(5), None, "a", 1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "append_batches", lambda tx, batches: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            db.insert("s", [(at(9), None, "a", 1)])
+    assert not db.insert("s", [(at(4.5), None, "a", 1)]).late
+    assert db.sql("SELECT * FROM v").rows() == [(at(5), 1), (at(4.5), 1)]
