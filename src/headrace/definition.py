@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,11 +176,7 @@ class Definer:
             self._define(catalog, view, lambda tx: None)
             return f"view {view.name} created"
         with self._begun(view, plan) as (compiled, found):
-            try:
-                self._define(catalog, view, found)
-            except BaseException:
-                self._views.pop(view.name.lower(), None)
-                raise
+            self._define(catalog, view, found, lambda: self._enter(compiled))
         return f"continuous view {view.name} created{_frozen_note(compiled)}"
 
     def restart(self, name: str) -> str:
@@ -192,19 +187,15 @@ class Definer:
         """
         with self._runtime.tables_lock:
             old = self._views[name.lower()]
-            view = replace(old.view)  # another value, so that the old one's pipelines are known to be old
-
+            view = old.view
             with self._begun(view, old.plan) as (compiled, found):
 
                 def work(tx: Transaction) -> None:
                     _drop_states(tx, old)
                     found(tx)
 
-                try:
-                    self._commit(self._runtime.catalog.with_relation(view), work, f"REFRESH VIEW {view.name} RESTART")
-                except BaseException:
-                    self._views[name.lower()] = old
-                    raise
+                newer = self._runtime.catalog.with_relation(view)
+                self._commit(newer, work, f"REFRESH VIEW {view.name} RESTART", lambda: self._enter(compiled))
             self._forget(old)
         return f"{view.name} counts from now{_frozen_note(compiled)}"
 
@@ -245,13 +236,15 @@ class Definer:
                 else:
                     for relation, rows in initial.items():
                         tx.append(relation, rows)
-                self._views[view.name.lower()] = compiled
 
             yield compiled, found
         except BaseException:
             for file in files.values():
                 self._runtime.store.discard(file)
             raise
+
+    def _enter(self, view: ContinuousView) -> None:
+        self._views[view.name.lower()] = view
 
     def _forget(self, view: ContinuousView) -> None:
         """Let go of what was kept in memory for a view that is no more."""
@@ -268,16 +261,30 @@ class Definer:
 
     # Commits
 
-    def _define(self, catalog: Catalog, relation: Relation, work: Callable[[Transaction], Any]) -> None:
+    def _define(
+        self,
+        catalog: Catalog,
+        relation: Relation,
+        work: Callable[[Transaction], Any],
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
         def all_of_it(tx: Transaction) -> None:
             tx.put(relation.name, kind_of(relation), to_json(relation))
             work(tx)
 
-        self._commit(catalog, all_of_it, f"CREATE {kind_of(relation).upper()} {relation.name}")
+        self._commit(catalog, all_of_it, f"CREATE {kind_of(relation).upper()} {relation.name}", settled)
 
-    def _commit(self, catalog: Catalog, work: Callable[[Transaction], Any], label: str) -> None:
+    def _commit(
+        self,
+        catalog: Catalog,
+        work: Callable[[Transaction], Any],
+        label: str,
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
         """Commit a change of definitions. From the moment the writer has it, state rows computed
-        under the older catalog are refused (:class:`~headrace.stream.intake.StaleCatalog`)."""
+        under the older catalog are refused (:class:`~headrace.stream.intake.StaleCatalog`).
+
+        ``settled`` is called when it is durable, before the new catalog shows."""
         before = self._runtime.writer_version
 
         def on_writer(tx: Transaction) -> None:
@@ -289,6 +296,7 @@ class Definer:
         except BaseException:
             self._runtime.writer_version = before
             raise
+        settled()
         self._runtime.catalog = catalog
 
 

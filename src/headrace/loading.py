@@ -298,6 +298,8 @@ class Loader:
         for state, added in states.items():
             if state not in self._appended:
                 with self._runtime.store.read() as snapshot:
+                    if state.lower() not in snapshot.relations():
+                        continue  # dropped since the insert was committed
                     self._appended[state] = snapshot.rows(state)
             else:
                 self._appended[state] += sum(t.num_rows for t in added)
@@ -309,13 +311,15 @@ class Loader:
                     self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
 
     def _compact(self, relation: str, *, wait: bool) -> None:
+        version = self._runtime.catalog.version
         view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)
         if view is None:
             return
         state = next(x for x in view.plan.states if view.relation(x) == relation)
 
         def work(tx: Transaction) -> tuple[int, int]:
-            if self._views.get(view.name.lower()) is not view:
+            # The writer knows of a view dropped or begun again before this process's views do.
+            if self._runtime.writer_version != version or self._views.get(view.name.lower()) is not view:
                 tx.unchanged()
                 return 0, 0
             rows = self._answers.merged(tx, view, state)
