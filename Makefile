@@ -29,8 +29,8 @@ lint: python ## ruff and mypy only
 	@$(PYTHON_IN_VENV) -m ruff format -q --check .
 	@$(PYTHON_IN_VENV) -m mypy --no-error-summary
 
-clean: ## remove .venv, generated data and caches
-	@rm -rf .venv build dist data spark-warehouse metastore_db derby.log
+clean: ## remove the environments, generated data and caches
+	@rm -rf .venv .bench-venv build dist data spark-warehouse metastore_db derby.log
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 

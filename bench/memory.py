@@ -1,11 +1,10 @@
-"""Memory while lineitem streams through Q1: it must not grow with the rows already seen.
+"""Memory while rows stream through a view: it follows the groups, not the rows (000 Figure 4.13).
 
-A process of its own inserts the Parquet file chunk by chunk (so that no other
-benchmark's memory is in the figure) and writes its resident set after each
-chunk. The first half warms allocators and caches; the bar compares the end
-with the middle.
+A process of its own (so that no other benchmark's memory is in the figure) makes batches as it goes, inserts them
+and writes its resident set after each. All groups are seen within the first batches; the first tenth of the run
+warms allocators and caches, and the bar compares the last tenth with the second.
 
-    python -m bench.memory <lineitem.parquet> <rows per chunk>
+    python -m bench.memory <aggregates> <rows> <rows per batch>
 """
 
 from __future__ import annotations
@@ -15,49 +14,55 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from bench.tpch import DDL, Q1
+from bench.measure import Note
+from bench.ours import database
 
-CHUNK_ROWS = 60_000
+GROUPS = 10_000
+BATCH = 100_000
+COLUMNS = "k INT, a INT, b INT, c INT, d INT, e INT"
+AGGREGATES = ("count(*)", "sum(a)", "min(b)", "max(c)", "avg(d)", "sum(e)")
+WIDTHS = (1, 2, 4, 6)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident set in MB after each chunk, and the rows that went by."""
+    """Resident set in MB and groups seen, after each batch; and the rows that went by."""
 
-    rows: int
+    aggregates: int
+    rows: tuple[int, ...]
     megabytes: tuple[float, ...]
+    groups: tuple[int, ...]
+
+    def _level(self, tenth: int) -> float:
+        n = len(self.megabytes)
+        low = n * tenth // 10
+        return statistics.median(self.megabytes[low : max(n * (tenth + 1) // 10, low + 1)])
 
     @property
-    def middle(self) -> float:
-        """The level half way: the median of the fifth of the chunks around the middle."""
-        return self._around(0.5)
+    def early(self) -> float:
+        """The level of the second tenth."""
+        return self._level(1)
 
     @property
     def end(self) -> float:
-        """The level at the end: the median of the last fifth."""
-        return self._around(0.9)
-
-    def _around(self, share: float) -> float:
-        n = len(self.megabytes)
-        low = min(max(int((share - 0.1) * n), 0), n - 1)
-        return statistics.median(self.megabytes[low : max(int((share + 0.1) * n), low + 1)])
+        """The level of the last tenth."""
+        return self._level(9)
 
     @property
     def growth(self) -> float:
-        """End over middle.
+        """End over early.
 
-        >>> Memory(10, tuple([100.0] * 10)).growth, Memory(10, tuple(map(float, range(1, 11)))).growth > 1.5
-        (1.0, True)
+        >>> flat, steep = tuple([100.0] * 20), tuple(map(float, range(20)))
+        >>> [Memory(1, tuple(range(20)), m, tuple(range(20))).growth for m in (flat, steep)]
+        [1.0, 7.4]
         """
-        return self.end / self.middle
+        return self.end / self.early
 
 
 def resident_megabytes() -> float:
@@ -66,40 +71,43 @@ def resident_megabytes() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def chunks(file: Path, rows: int) -> Iterator[pa.Table]:
-    """The file in chunks, read one at a time, with the stream's own types."""
-    # Pre-buffering keeps what it has read until the file is done: that would be the reader's growth, not ours.
-    for batch in pq.ParquetFile(file, pre_buffer=False).iter_batches(batch_size=rows):
-        table = pa.Table.from_batches([batch])
-        plain = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in table.schema]
-        yield table.cast(pa.schema(plain))
+def batch(rng: np.random.Generator, rows: int) -> pa.Table:
+    names = [column.split()[0] for column in COLUMNS.split(", ")]
+    highs = [GROUPS] + [10_000] * (len(names) - 1)
+    columns = {n: pa.array(rng.integers(0, h, rows, dtype=np.int32)) for n, h in zip(names, highs, strict=True)}
+    return pa.table(columns)
 
 
-def stream_through_q1(file: Path, rows: int) -> None:
-    """Insert every chunk and print the memory after it, a JSON number a line; the counts are checked."""
-    import headrace
+def stream(aggregates: int, rows: int, size: int) -> None:
+    """Insert every batch and print rows, memory and groups after it, a JSON list a line; the count is checked."""
+    rng = np.random.default_rng(5)
+    wanted = ", ".join(f"{text} AS v{i}" for i, text in enumerate(AGGREGATES[:aggregates]))
+    seen = np.zeros(GROUPS, bool)
+    with database() as db:
+        db.sql(f"CREATE STREAM s ({COLUMNS})")
+        db.sql(f"CREATE VIEW v AS SELECT k, {wanted} FROM s GROUP BY k")
+        for start in range(0, rows, size):
+            chunk = batch(rng, min(size, rows - start))
+            db.insert("s", chunk)
+            seen[chunk["k"].to_numpy()] = True
+            print(json.dumps([start + chunk.num_rows, resident_megabytes(), int(seen.sum())]), flush=True)
+        counted = db.sql("SELECT sum(v0) AS n FROM v").arrow()["n"][0].as_py()
+        if counted != rows:
+            raise AssertionError(f"{rows} rows went in, the view counts {counted}")
 
-    seen = 0
-    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, headrace.connect(f"{directory}/db") as db:
-        db.sql(f"CREATE STREAM lineitem ({DDL})")
-        db.sql(f"CREATE VIEW q1 AS {Q1}")
-        db.sql("CREATE VIEW rows AS SELECT count(*) AS n FROM lineitem")
-        for chunk in chunks(file, rows):
-            db.insert("lineitem", chunk)
-            seen += chunk.num_rows
-            print(json.dumps([seen, resident_megabytes()]), flush=True)
-        counted = db.sql("SELECT n FROM rows").arrow()["n"][0].as_py()
-        if counted != seen:
-            raise AssertionError(f"{seen} rows went in, the view counts {counted}")
 
-
-def run(file: Path, rows: int = CHUNK_ROWS) -> Memory:
-    """Measure in a process of its own."""
-    command = [sys.executable, "-m", "bench.memory", str(file), str(rows)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
-    samples = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    return Memory(samples[-1][0], tuple(megabytes for _, megabytes in samples))
+def run(rows: int, note: Note) -> list[Memory]:
+    """One process for each number of aggregates."""
+    results = []
+    for aggregates in WIDTHS:
+        command = [sys.executable, "-m", "bench.memory", str(aggregates), str(rows), str(min(BATCH, rows // 20))]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+        samples = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+        result = Memory(aggregates, *(tuple(column) for column in zip(*samples, strict=True)))
+        note(f"memory: {aggregates} aggregates: {result.early:.0f} MB early, {result.end:.0f} MB at the end")
+        results.append(result)
+    return results
 
 
 if __name__ == "__main__":
-    stream_through_q1(Path(sys.argv[1]), int(sys.argv[2]))
+    stream(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

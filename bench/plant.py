@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 import headrace
-from bench.measure import percentile
+from bench.measure import Timing, percentile
 from headrace.demo import EVENT_COLUMNS, LOW_STOCK, STATION_COLUMNS, STREAMS
 
 PARTS = STATIONS = 100
@@ -26,24 +26,9 @@ ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """Seconds of every operation, in the order they ran."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def p50(self) -> float:
-        return percentile(self.seconds, 0.50)
-
-    @property
-    def p99(self) -> float:
-        return percentile(self.seconds, 0.99)
-
-
-@dataclass(frozen=True, slots=True)
 class PlantResult:
-    inserts: Latency
-    reads: Latency
+    inserts: Timing
+    reads: Timing
     groups: int
     answer_rows: int
 
@@ -119,4 +104,4 @@ def run(inserts: int, reads: int, note: Callable[[str], None], seed: int = 1) ->
             note(f"plant: {reads:,} reads, p50 {1e3 * percentile(read_times, 0.5):.1f} ms")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return PlantResult(Latency(tuple(insert_times)), Latency(tuple(read_times)), groups, rows)
+    return PlantResult(Timing(tuple(insert_times)), Timing(tuple(read_times)), groups, rows)

@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.bars import Bar
-from bench.measure import Timing
-from bench.memory import Memory
+from bench.bars import FORMAT_NAMES, Bar
+from bench.measure import Outcome, Timing, geometric_mean
+from bench.memory import GROUPS, Memory
 from bench.plant import PlantResult
+from bench.refresh import NEW_ROWS, Refresh
+from bench.telephone import TICK, Aim
+from bench.views import Views
 from headrace.settings import cores
 
 PACKAGES = ("headrace", "pyspark", "duckdb", "pyarrow")
@@ -33,10 +36,11 @@ def machine() -> str:
     return f"{cores()} cores, {memory:.0f} GiB, {model}"
 
 
-def versions(java: str | None) -> str:
+def versions(java: str | None, flink: str | None) -> str:
     """Everything that decides the figures, with its version."""
     names = [f"{name} {version(name)}" for name in PACKAGES]
-    return ", ".join([f"Python {platform.python_version()}", *([f"Java {java}"] if java else []), *names])
+    others = [f"Java {java}"] if java else []
+    return ", ".join([f"Python {platform.python_version()}", *others, *names, *([flink] if flink else [])])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -49,51 +53,190 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(header) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)]
 
 
-def tpch_section(timings: Mapping[str, Mapping[str, Timing]], scale: float, runs: int) -> list[str]:
-    systems = list(dict.fromkeys(name for times in timings.values() for name in times))
-    rows = [
-        [system, *(f"{t[system].median:.2f} ({t[system].best:.2f})" if system in t else "-" for t in timings.values())]
-        for system in systems
+def prose(text: str) -> str:
+    """One line, however the source wraps it."""
+    return " ".join(text.split())
+
+
+def picture(name: str | None, what: str) -> list[str]:
+    return [f"![{what}]({name})", ""] if name else []
+
+
+def _milliseconds(timing: Timing | None) -> str:
+    return f"{1e3 * timing.p50:.1f} / {1e3 * timing.p99:.1f}" if timing else "-"
+
+
+def tpch_section(
+    outcomes: Mapping[str, Mapping[str, Outcome]],
+    empty: Mapping[str, float],
+    scale: float,
+    runs: int,
+    plots: Mapping[str, str],
+) -> list[str]:
+    """``outcomes`` by format and query; ``empty`` is Flink's time without a row of lineitem, by query."""
+    lines = [
+        "## TPC-H, insert to answer",
+        "",
+        prose(f"""
+            Scale factor {scale:g}: lineitem is streamed from a file, the other tables stand still, no ORDER BY or
+            LIMIT. Seconds from the file to the answer: median (best) of {runs} interleaved runs, after one warm-up;
+            the last column is the geometric mean over the queries a system ran. All answers of all runs are compared:
+            equal but for DuckDB's avg, which is a double and agrees to 6 digits after the point."""),
+        "",
     ]
-    return [
-        "## From file to answer",
-        "",
-        f"TPC-H lineitem, scale factor {scale:g}, decimal(15,2) as Spark types it. Seconds from the file to the answer"
-        f" in the Python process: median (best) of {runs} interleaved runs, after warm-up. All answers of all runs are"
-        " compared: equal but for DuckDB's avg, which is a double and agrees to 6 digits after the point.",
-        "",
-        *table(["", *timings], rows),
-        "",
-        "Headrace's time is COPY, with its durable commit, plus SELECT on the continuous view. Structured Streaming"
-        " runs availableNow, complete mode, into the memory sink, with as many shuffle partitions as cores.",
+    for format, cases in outcomes.items():
+        systems = list(dict.fromkeys(name for o in cases.values() for name in (*o.timings, *o.refusals)))
+        rows = []
+        for system in systems:
+            cells = [
+                f"{o.timings[system].median:.2f} ({o.timings[system].best:.2f})" if system in o.timings else "refused"
+                for o in cases.values()
+            ]
+            medians = [o.timings[system].median for o in cases.values() if system in o.timings]
+            rows.append([system, *cells, f"{geometric_mean(medians):.2f}" if medians else "-"])
+        lines += [f"### From {FORMAT_NAMES[format]}", "", *table(["", *cases, "mean"], rows), ""]
+        reasons = [f"- {s}, {name}: {why}" for name, o in cases.items() for s, why in o.refusals.items()]
+        if reasons:
+            lines += ["Refused, and left out of the means that compare with it:", "", *reasons, ""]
+        lines += picture(plots.get(format), f"TPC-H from {FORMAT_NAMES[format]}")
+    lines += [
+        prose("""
+            - Headrace: COPY, with its durable commit, plus SELECT on the continuous view. Making the tables, the
+            stream and the view is not timed. Spark's Python workers are running, as the peers' processes are (Spark
+            ends them after an idle minute; a short COPY before each run starts them again)."""),
+        prose("""
+            - Spark Structured Streaming: availableNow, complete mode, as many shuffle partitions as cores, static
+            tables cached beforehand. Q15 and Q20 have operators above their grouping, which a streaming query cannot
+            have: they run in foreachBatch over its output."""),
+        prose(f"""
+            - Flink SQL: streaming mode, parallelism as cores, mini-batch with two-phase aggregation and object reuse
+            on, in a warm process, from submitting to the last change of the answer. lineitem lies in pieces without
+            header for it, so that all cores read. Its PyPI package has no Parquet format. {_empty(empty)}"""),
+        "- DuckDB once: the query over the file; static tables in its memory. It keeps nothing: the limit, not a peer.",
+        "- Deferred maintenance: the rows are appended to a table of a DuckDB file and the query runs over the table.",
         "",
     ]
+    return lines
+
+
+def _empty(empty: Mapping[str, float]) -> str:
+    if not empty:
+        return ""
+    figures = ", ".join(f"{name} {seconds:.2f}" for name, seconds in empty.items())
+    return f"""
+        Its time has the start of the job in it, and reading the static tables, which it has nowhere to keep: without
+        a row of lineitem the same jobs take {figures} s."""
 
 
 def plant_section(result: PlantResult) -> list[str]:
     rows = [
-        [name, f"{1e3 * times.p50:.1f}", f"{1e3 * times.p99:.1f}", f"{len(times.seconds):,}"]
+        [name, f"{1e3 * times.p50:.1f}", f"{1e3 * times.p99:.1f}", f"{len(times.runs):,}"]
         for name, times in (("insert of 1,000 rows, durable", result.inserts), ("read to Arrow", result.reads))
     ]
     return [
         "## The plant view",
         "",
-        f"`low_stock` (grouped usage and restock joined with stations), {result.groups:,} groups in each stream,"
-        f" {result.answer_rows:,} rows in the answer. Milliseconds. Reads come after all timed inserts, each after new"
-        " input; the answer's length is checked at every read.",
+        prose(f"""
+            `low_stock` (grouped usage and restock joined with stations), {result.groups:,} groups in each stream,
+            {result.answer_rows:,} rows in the answer. Milliseconds. Reads come after all timed inserts, each after
+            new input; the answer's length is checked at every read."""),
         "",
         *table(["", "p50", "p99", "count"], rows),
         "",
     ]
 
 
-def memory_section(result: Memory) -> list[str]:
+def aim_section(
+    results: Sequence[Aim], refusals: Mapping[str, str], customers: int, before: int, seconds: float, plot: str | None
+) -> list[str]:
+    queries = list(dict.fromkeys(query for result in results for query in result.reads))
+    rows = [
+        [
+            f"{r.name}, {r.offered:,.0f}/s",
+            f"{r.acknowledged:,.0f}" if r.held else f"{r.acknowledged:,.0f} (not held)",
+            f"{1e3 * r.lag.p99:.0f}",
+            *(_milliseconds(r.reads.get(query)) for query in queries),
+            _milliseconds(r.all_reads),
+            f"{len(r.all_reads.runs):,}",
+            _milliseconds(r.kept),
+        ]
+        for r in results
+    ]
+    header = ["", "taken in /s", "lag p99", *(query.upper() for query in queries), "all", "reads", "nothing new"]
+    return [
+        "## AIM: queries while events come in",
+        "",
+        prose(f"""
+            {customers:,} customers with {before} calls each before the clock starts; {seconds:g} s at each rate, a
+            batch every {1e3 * TICK:.0f} ms on a schedule that does not wait, while another thread asks the six
+            queries at random without pause. Milliseconds p50 / p99 of reads that find new input; the last column is
+            of those that find none (answered by Headrace from what is kept). Lag is from a batch's due time until it is
+            acknowledged, durable for Headrace and DuckDB. At the end all answers are compared with DuckDB's over all
+            events."""),
+        "",
+        *table(header, rows),
+        "",
+        *(f"- {name} is left out: {why}" for name, why in refusals.items()),
+        *([""] if refusals else []),
+        *picture(plot, "AIM, median read by query"),
+        prose("""
+            Deferred maintenance appends to a DuckDB table and computes each query from it. Flink keeps all six queries
+            fresh in one job fed with files; it cannot be asked, so its figure is how long after a batch is acknowledged
+            its job has seen it, and what it took in is what its job had seen when the last batch was acknowledged."""),
+        "",
+    ]
+
+
+def refresh_section(result: Refresh) -> list[str]:
+    rows = [
+        [name, *(_milliseconds(times.get(name)) for times in (result.inserts, result.whole, result.one))]
+        for name in result.whole
+    ]
+    return [
+        "## Refresh against recompute",
+        "",
+        prose(f"""
+            {result.rows:,} rows seen, {result.groups:,} groups (count, sum, min, max); before each read {NEW_ROWS:,}
+            new rows come in. Milliseconds p50 / p99. Headrace reads its view, DuckDB computes the query over its
+            table, Spark over Parquet files; *one group* is the view filtered by its key, where DuckDB and Spark
+            filter their rows first."""),
+        "",
+        *table(["", "insert", "whole view to Arrow", "one group"], rows),
+        "",
+    ]
+
+
+def views_section(result: Views, plot: str | None) -> list[str]:
+    rows = [
+        [str(n), f"{result.inserts[n]:.2f}", f"{result.growth(n):.1f}x", f"{result.reads[n]:.2f}"]
+        for n in result.inserts
+    ]
+    return [
+        "## Many views on one stream",
+        "",
+        f"{result.rows:,} rows in {result.batches} Arrow batches, durable; the 64 views are 8 groupings by 8 filters."
+        " Seconds: all inserts, then reading each view once.",
+        "",
+        *table(["views", "inserts", "relative to one", "reads"], rows),
+        "",
+        *picture(plot, "Cost by number of views"),
+    ]
+
+
+def memory_section(results: Sequence[Memory], plot: str | None) -> list[str]:
+    rows = [
+        [f"{r.aggregates}", f"{r.early:.0f}", f"{r.end:.0f}", f"{max(r.megabytes):.0f}", f"{r.growth:.2f}x"]
+        for r in results
+    ]
     return [
         "## Memory",
         "",
-        f"{result.rows:,} rows of lineitem inserted into Q1 in {len(result.megabytes):,} chunks: resident set"
-        f" {result.middle:.0f} MB half way, {result.end:.0f} MB at the end, {max(result.megabytes):.0f} MB at most.",
+        f"{results[0].rows[-1]:,} rows inserted into a view with {GROUPS:,} groups, each view in a process of its own:"
+        " resident set in MB.",
         "",
+        *table(["aggregates", "second tenth", "last tenth", "most", "growth"], rows),
+        "",
+        *picture(plot, "Memory by rows inserted"),
     ]
 
 

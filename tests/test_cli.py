@@ -112,6 +112,13 @@ def test_errors(args: list[str], condition: str, tmp_path: Path, monkeypatch: py
     assert len(err.splitlines()) == 1, err
 
 
+def test_errors_in_a_script_tell_where_in_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "some.sql"
+    script.write_text("SELECT 1 AS a;\n\n-- a; comment\nSELECT 2 AS b; SELECT nope;\n")
+    assert "(line 4, column 23)" in run("sql", "--file", str(script))[2]
+    assert "(line 1, column 18)" in run("sql", "SELECT 1; SELECT nope")[2]
+
+
 def test_an_unforeseen_error_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the wheel came off")

@@ -436,6 +436,32 @@ def test_drop_is_refused_while_something_reads_it(db: Database) -> None:
     assert refused(db, "DROP VIEW p").condition == "RELATION_NOT_FOUND"
 
 
+def test_drop_cascade_takes_all_readers_along_in_one_commit(tmp_path: Path) -> None:
+    with headrace.connect(tmp_path / "db") as db:
+        db.sql("CREATE STREAM s (k STRING, n INT)")
+        db.sql("CREATE TABLE t (k STRING)")
+        db.sql("CREATE TABLE other AS VALUES (1)")
+        db.sql("CREATE VIEW v AS SELECT s.k, count(*) AS n FROM s JOIN t ON s.k = t.k GROUP BY s.k")
+        db.sql("CREATE VIEW w AS SELECT * FROM v JOIN t USING (k)")
+        db.sql("CREATE VIEW x AS SELECT count(*) AS n FROM w")
+        db.sql("CREATE VIEW u AS SELECT count(*) AS n FROM s")
+        db.insert("s", [("a", 1)])
+        with db.runtime.store.read() as snapshot:
+            epoch = snapshot.epoch
+        assert db.sql("DROP TABLE t CASCADE").message == "table t dropped, and views v, w, x"
+        with db.runtime.store.read() as snapshot:
+            assert snapshot.epoch == epoch + 1
+            assert not [r for r in snapshot.relations() if r.startswith(("state v", "static v", "table t"))]
+        assert sorted(db.catalog.relations) == ["other", "s", "u"]
+        db.insert("s", [("a", 1)])
+        assert ask(db, "SELECT * FROM u") == [(2,)]
+    with headrace.connect(tmp_path / "db") as db:
+        assert sorted(db.catalog.relations) == ["other", "s", "u"]
+        assert db.sql("DROP TABLE other CASCADE").message == "table other dropped"
+        assert db.sql("DROP STREAM s CASCADE").message == "stream s dropped, and view u"
+        assert not db.catalog.relations
+
+
 def test_a_dropped_view_made_again_starts_anew(db: Database) -> None:
     db.sql("CREATE STREAM s (n INT)")
     db.sql("CREATE TABLE t (k INT, w INT)")

@@ -28,14 +28,14 @@ import headrace
 from headrace.engine.native_functions import FUNCTIONS
 from headrace.engine.session import Session
 from headrace.sql.functions import AGGREGATES, SCALARS
-from headrace.sql.statements import split_statements
+from headrace.sql.script import split_statements
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ("README.md", "docs/sql.md")
-DOCUMENTS = (*RUN, "CONTRIBUTING.md", "docs/architecture.md", "docs/semantics.md", "docs/copy.md")
+DOCUMENTS = (*RUN, "CONTRIBUTING.md", "docs/architecture.md", "docs/semantics.md", "docs/copy.md", "docs/spark.md")
 WRITTEN_LATER = {"docs/benchmarks/continuous-views.md"}
 """Files that ``make bench`` writes."""
 

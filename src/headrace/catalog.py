@@ -25,12 +25,23 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class FileSource:
+    """Files somebody else writes: their format, where they are, and how they are to be read."""
+
+    format: str
+    location: str
+    """An absolute path, glob or directory."""
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
-    """A durable relation, optionally with a primary key."""
+    """A durable relation, optionally with a primary key; its rows are its own, or lie in ``files``."""
 
     name: str
     columns: Schema
     primary_key: tuple[str, ...] = ()
+    files: FileSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +113,20 @@ class Catalog:
         """The views that read the relation, by name."""
         return [r for r in self.views() if name.lower() in (n.lower() for n in r.reads)]
 
+    def all_dependents(self, name: str) -> list[View]:
+        """The views that read the relation, by themselves or through other views.
+
+        >>> c = Catalog().with_relation(Table("t", ()))
+        >>> for view, read in (("v", "t"), ("w", "v")):
+        ...     c = c.with_relation(View(view, (), "", False, (read,)))
+        >>> [v.name for v in c.all_dependents("t")]
+        ['v', 'w']
+        """
+        found = self.dependents(name)
+        for view in found:  # grows while it is walked
+            found += [v for v in self.dependents(view.name) if v not in found]
+        return found
+
     def views(self) -> list[View]:
         return [r for r in self.relations.values() if isinstance(r, View)]
 
@@ -121,6 +146,9 @@ def to_json(relation: Relation) -> dict[str, Any]:
     body: dict[str, Any] = {"columns": [[f.name, f.type.sql, f.nullable] for f in relation.columns]}
     if isinstance(relation, Table):
         body["primary_key"] = list(relation.primary_key)
+        if relation.files is not None:
+            source = relation.files
+            body["files"] = {"format": source.format, "location": source.location, "options": dict(source.options)}
     elif isinstance(relation, View):
         body |= {
             "text": relation.text,
@@ -137,7 +165,9 @@ def from_json(name: str, kind: str, body: Mapping[str, Any]) -> Relation:
     if kind == "stream":
         return Stream(name, columns)
     if kind == "table":
-        return Table(name, columns, tuple(body["primary_key"]))
+        files = body.get("files")
+        source = FileSource(files["format"], files["location"], tuple(files["options"].items())) if files else None
+        return Table(name, columns, tuple(body["primary_key"]), source)
     return View(name, columns, body["text"], body["continuous"], tuple(body["reads"]), dict(body["types"]))
 
 

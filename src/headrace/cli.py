@@ -20,7 +20,7 @@ import headrace
 from headrace.database import Database
 from headrace.errors import HeadraceError
 from headrace.result import Result
-from headrace.sql.statements import split_statements
+from headrace.sql.script import split_statements
 
 app = typer.Typer(
     add_completion=False,

@@ -6,40 +6,49 @@ in one commit; if it raises, nothing has changed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
 from headrace import catalog as definitions
 from headrace import query
 from headrace.catalog import Catalog, Relation, Stream, Table, View
-from headrace.definition import Definer
+from headrace.definition import Definer, columns_of
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.explain import describe, explain, show
-from headrace.loading import Loader
+from headrace.file_tables import refresh, refuse_rows
+from headrace.loading import Batch, Loader
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
 from headrace.plan.split import SplitPlan
 from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
+from headrace.spark.attach import Attachment, Attachments
+from headrace.spark.porter import Porter
+from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
-from headrace.sql.binder import Binder
+from headrace.sql.binder import Binder, stored
+from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.store import Snapshot, Store
 from headrace.store.writer import closed
+from headrace.types import quote
 from headrace.view.compiled import ContinuousView, reopen
+from headrace.view.inlining import inlined
 from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
@@ -48,6 +57,8 @@ if TYPE_CHECKING:
 
 _KEPT_QUERIES = 256
 """How many query texts keep their plan."""
+_HASTY_ATTEMPTS = 3
+"""How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
 _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
 
@@ -76,6 +87,9 @@ class Database:
             settings={"time_zone": given.time_zone} if "time_zone" in settings else {},
             defaults={"time_zone": zone or given.time_zone},
             memory_limit=given.memory_limit,
+            durability=given.durability,
+            group_ms=given.group_ms,
+            accept_state=given.accept_state,
         )
         chosen = replace(given, time_zone=store.settings["time_zone"])
         session = Session(chosen, spark)
@@ -87,9 +101,12 @@ class Database:
         self._answers = Answers(self._runtime, self._views)
         self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
-        self._loader = Loader(self._runtime, self._views)
+        self._loader = Loader(self._runtime, self._views, self._answers)
+        self._attachments = Attachments(store.path)
+        self._porter: Porter | None = None
         try:
             self._reopen()
+            self._porter = Porter(self, self._loader)
         except BaseException:
             self.close()
             raise
@@ -108,9 +125,12 @@ class Database:
             ) from None
 
     def _sql(self, text: str, progress: Progress | None) -> Result:
-        with self._in_use():
+        with self.in_use():
             known = self._queries.get(text)
             if known is None:
+                inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
+                if inline is not None and isinstance(self.catalog.find(inline.name), Stream | Table):
+                    return self._insert_inline(inline)
                 statement = s.parse(text)
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
@@ -126,7 +146,7 @@ class Database:
         ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
         dicts or tuples, a dict of columns, or a Spark DataFrame.
         """
-        with self._in_use():
+        with self.in_use():
             return self._loader.insert(self._target(name), data)
 
     def copy(
@@ -135,15 +155,62 @@ class Database:
         """Load files into a stream or table: ``COPY name FROM 'pattern'``."""
         given = {k.lower(): str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
         statement = s.Copy(name, (), os.fspath(pattern), given, Position(1, 1))
-        with self._in_use():
+        with self.in_use():
             return self._run(statement, progress)
+
+    def attach(
+        self,
+        frame: DataFrame,
+        stream: str,
+        *,
+        name: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        trigger: Mapping[str, Any] | str | None = None,
+    ) -> Attachment:
+        """Feed a stream from a streaming DataFrame, each of its rows once, until stopped.
+
+        Returns at once, with a handle that behaves as Spark's ``StreamingQuery``. The checkpoint is kept with
+        the database unless one is given; several queries for one stream need a ``name`` each. ``trigger`` is
+        an interval (``'10 seconds'``) or Spark's arguments (``{'availableNow': True}``).
+        """
+        with self.in_use(), self._runtime.tables_lock:
+            target = self._target(stream)
+            if isinstance(target, Table):
+                raise CatalogError(
+                    "WRONG_RELATION_KIND", f"{target.name} is a table, not a stream", hint="attach feeds streams"
+                )
+            return self._attachments.start(
+                frame,
+                target,
+                self._made(target),
+                self._feed,
+                name=name,
+                checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+                trigger=trigger,
+            )
+
+    def drain(self) -> None:
+        """Take the batches that Spark's sinks left here; raises what keeps one from being taken, if anything does.
+
+        They are taken by themselves as they come: this is for finding out.
+        """
+        assert self._porter is not None
+        with self.in_use():
+            failure = self._porter.drain()
+        if failure is not None:
+            raise failure
+
+    @property
+    def attachments(self) -> list[Attachment]:
+        """The queries that feed streams of this database from this process."""
+        return list(self._attachments)
 
     def table(self, name: str) -> DataFrame:
         """A relation's rows, as they are now, as a Spark DataFrame."""
         relation: Relation = self.catalog.get(name)
         if isinstance(relation, Stream):
             raise _bare_stream(relation.name)
-        return self.sql(f"SELECT * FROM `{relation.name.replace('`', '``')}`").spark()
+        return self.sql(f"SELECT * FROM {quote(relation.name)}").spark()
 
     @property
     def catalog(self) -> Catalog:
@@ -162,14 +229,20 @@ class Database:
 
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
-        with self._idle:
-            self._closed = True
-            # Native code refuses to be closed while it runs: let statements of other threads end first.
-            self._idle.wait_for(lambda: not self._users, timeout=_PATIENCE)
         with ExitStack() as steps:
             steps.callback(self._runtime.session.stop)
             steps.callback(self._runtime.store.close)
             steps.callback(self._runtime.worker.close)
+            steps.callback(self._wait_for_users)
+            if self._porter is not None:
+                steps.callback(self._porter.stop)
+            steps.callback(self._attachments.stop)
+
+    def _wait_for_users(self) -> None:
+        with self._idle:
+            self._closed = True
+            # Native code refuses to be closed while it runs: let statements of other threads end first.
+            self._idle.wait_for(lambda: not self._users, timeout=_PATIENCE)
 
     def __enter__(self) -> Database:
         return self
@@ -187,9 +260,11 @@ class Database:
             case s.Query():
                 return self._result(self._rows(_Kept(statement)))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
-                return self._done(self._definer.create(statement))
+                return self._defined(self._definer.create(statement))
+            case s.CreateTableAs():
+                return self._defined(self._create_table_as(statement))
             case s.Drop():
-                return self._done(self._definer.drop(statement))
+                return self._defined(self._drop(statement))
             case s.Insert():
                 return self._insert(statement)
             case s.Copy():
@@ -203,6 +278,34 @@ class Database:
                 relation = self.catalog.get(statement.name, position=statement.position)
                 return self._result(describe(self, relation), whole=True)
 
+    def _defined(self, message: str) -> Result:
+        assert self._porter is not None
+        with self._runtime.tables_lock:
+            publish_catalog(self)
+        self._porter.retry()
+        return self._done(message)
+
+    def _drop(self, statement: s.Drop) -> str:
+        assert self._porter is not None
+        if isinstance(self.catalog.find(statement.name), Stream):
+            self._porter.drain()
+        with self._runtime.tables_lock:
+            dropped = self.catalog.find(statement.name)
+            if not isinstance(dropped, Stream):
+                return self._definer.drop(statement)
+            self._attachments.require_idle(dropped.name, statement.position)
+            self._porter.require_idle(dropped.name, statement.position)
+            return self._definer.drop(statement)
+
+    def _feed(self, stream: str, frame: DataFrame, batch: Batch) -> int:
+        with self.in_use():
+            return self._loader.insert(self._target(stream), frame, batch)
+
+    def _made(self, relation: Relation) -> int:
+        """The epoch a relation was made in."""
+        with self._runtime.store.read() as snapshot:
+            return next(d.epoch for d in snapshot.definitions() if d.name == relation.name)
+
     def plan(self, statement: s.Query) -> Node:
         """A query's plan, checked for what cannot be asked yet."""
         plan = optimize(Binder(self.catalog, self.analyzer()).query(statement.query))
@@ -212,29 +315,70 @@ class Database:
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
-        count = self._loader.insert(target, self._rows(_Kept(statement)))
+        return self._inserted(target, self._loader.insert(target, self._rows(_Kept(statement))))
+
+    def _inserted(self, target: Stream | Table, count: int) -> Result:
         return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}")
 
+    def _insert_inline(self, inline: InlineRows) -> Result:
+        target = self._target(inline.name, inline.position)
+        plan = optimize(stored(inline.source(), target, inline.columns, inline.position))
+        rows = query.run_now(self._runtime, plan, query.Leaves({INLINE: inline.rows}, {}))
+        return self._inserted(target, self._loader.insert(target, rows))
+
+    def _create_table_as(self, statement: s.CreateTableAs) -> str:
+        with self._runtime.tables_lock:
+            if self._definer.exists(statement):
+                return f"{statement.name} exists already"
+            query_ = s.Query(statement.query)
+            columns = columns_of(self.plan(query_), statement.name, statement.position)
+            return self._definer.create_filled(Table(statement.name, columns), self._rows(_Kept(query_)))
+
+    def rows_at(self, name: str) -> tuple[int, pa.Table]:
+        """The newest epoch, and a relation's rows in it."""
+        statement = s.parse(f"SELECT * FROM {quote(name)}")
+        assert isinstance(statement, s.Query)
+        return self._rows_at(_Kept(statement))
+
     def _rows(self, kept: _Kept) -> pa.Table:
-        """The rows of a query, planned under the very catalog its snapshot has.
+        return self._rows_at(kept)[1]
+
+    def _rows_at(self, kept: _Kept) -> tuple[int, pa.Table]:
+        """The rows of a query and their epoch, planned under the very catalog its snapshot has.
 
         Another thread may change definitions at any time. The writer's version moves before such a
         change is committed, so a snapshot taken before it moved has the catalog we planned under.
         """
-        while True:
+        for attempt in itertools.count():
             version = self.catalog.version
-            prepared = kept.under(version)
-            if prepared is None:
-                prepared = kept.keep(version, query.Prepared(self._runtime, self._plan_of(kept.statement)))
-            views = {scan.relation: self._views.get(scan.relation.lower()) for scan in prepared.scans}
+            planned = kept.under(version) or kept.keep(self._planned(version, kept.statement))
+            refresh(self._runtime, self._file_tables(planned.whole, planned.views))
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
                     try:
-                        return self._run_over(snapshot, prepared, views)
+                        hasty = attempt < _HASTY_ATTEMPTS
+                        return snapshot.epoch, self._run_over(snapshot, planned, patient=not hasty)
+                    except query.Again:
+                        continue
                     except HeadraceError:
                         if self._runtime.writer_version == version:
                             raise
             time.sleep(0.001)
+        raise AssertionError("never ends without an answer")
+
+    def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
+        whole = query.Prepared(self._runtime, self._plan_of(statement))
+        views = {scan.relation: self._views.get(scan.relation.lower()) for scan in whole.scans}
+        found = inlined(whole.plan, views)
+        by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
+        return _Planned(version, whole, views, by_state)
+
+    def _file_tables(self, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]) -> list[Table]:
+        """The tables over files a query reads, by itself or through a continuous view."""
+        names = {scan.relation for scan in prepared.scans if scan.kind == "table"}
+        names.update(name for view in views.values() if view is not None for name in view.upper_tables)
+        found = [self.catalog.find(name) for name in sorted(names)]
+        return [t for t in found if isinstance(t, Table) and t.files is not None]
 
     def _plan_of(self, statement: s.Query | s.Insert) -> Node:
         if isinstance(statement, s.Query):
@@ -246,15 +390,18 @@ class Database:
             raise _bare_stream(name)
         return plan
 
-    def _run_over(
-        self, snapshot: Snapshot, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]
-    ) -> pa.Table:
+    def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
+        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0]):
+            filtered, over_state = planned.by_state
+            with self._answers.lock(filtered.name):
+                leaves = self._answers.states(snapshot, filtered, patient=patient)
+                return query.run(self._runtime, snapshot, over_state, leaves)
         arrow: dict[tuple[str, str], pa.Table] = {}
-        for scan in prepared.scans:
-            view = views[scan.relation] if scan.kind == "view" else None
+        for scan in planned.whole.scans:
+            view = planned.views[scan.relation] if scan.kind == "view" else None
             if view is not None and ("view", scan.relation) not in arrow:
-                arrow["view", scan.relation] = self._answers.rows(snapshot, view)
-        return query.run(self._runtime, snapshot, prepared, query.Leaves(arrow, {}))
+                arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
+        return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
 
     # Shared pieces
 
@@ -278,7 +425,7 @@ class Database:
         return self._answers
 
     @contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def in_use(self) -> Iterator[None]:
         with self._idle:
             if self._closed:
                 raise closed()
@@ -299,6 +446,8 @@ class Database:
                 position=position,
                 hint=f"insert into what it reads: {', '.join(relation.reads)}",
             )
+        if isinstance(relation, Table):
+            refuse_rows(relation, position)
         return relation
 
     def _result(self, rows: pa.Table, *, whole: bool = False) -> Result:
@@ -326,20 +475,31 @@ class Database:
         self._runtime.writer_version = self.catalog.version
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """A query's plan, the catalog version it holds for and the views it reads."""
+
+    version: int
+    whole: query.Prepared
+    views: Mapping[str, ContinuousView | None]
+    by_state: tuple[ContinuousView, query.Prepared] | None
+    """The plan over the one view's state instead of its answer, where that is less work."""
+
+
 class _Kept:
-    """A query with its plan and the catalog version that holds for; one assignment replaces both."""
+    """A query with its plan under some catalog version; one assignment replaces it."""
 
     def __init__(self, statement: s.Query | s.Insert) -> None:
         self.statement = statement
-        self._planned: tuple[int, query.Prepared] | None = None
+        self._planned: _Planned | None = None
 
-    def under(self, version: int) -> query.Prepared | None:
+    def under(self, version: int) -> _Planned | None:
         planned = self._planned
-        return planned[1] if planned is not None and planned[0] == version else None
+        return planned if planned is not None and planned.version == version else None
 
-    def keep(self, version: int, prepared: query.Prepared) -> query.Prepared:
-        self._planned = (version, prepared)
-        return prepared
+    def keep(self, planned: _Planned) -> _Planned:
+        self._planned = planned
+        return planned
 
 
 def _bare_stream(name: str) -> NotYetSupported:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlglot import exp
 
-from headrace import query, tables
-from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of, to_json
+from headrace import file_tables, query, tables
+from headrace.catalog import Catalog, FileSource, Relation, Stream, Table, View, kind_of, to_json
 from headrace.engine.analyzer import SparkAnalyzer
-from headrace.errors import CatalogError, ViewRefused
+from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
+from headrace.plan.nodes import Node
 from headrace.plan.split import SplitPlan
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
-from headrace.store import Snapshot, Transaction
-from headrace.types import arrow_schema
+from headrace.store import Snapshot, Transaction, writing
+from headrace.types import VOID, Field, Schema, arrow_schema
 from headrace.view.compiled import (
     ContinuousView,
-    InsertPipeline,
     reads_of,
     split_view,
     static_relation,
@@ -42,14 +42,15 @@ class Definer:
 
     def create(self, statement: s.CreateStream | s.CreateTable | s.CreateView) -> str:
         with self._runtime.tables_lock:
-            if statement.if_not_exists and self._runtime.catalog.find(statement.name) is not None:
+            if self.exists(statement):
                 return f"{statement.name} exists already"
-            self._runtime.catalog.require_free(statement.name, statement.position)
             if isinstance(statement, s.CreateView):
                 return self._create_view(statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
                 relation = Stream(statement.name, statement.columns)
+            elif statement.files is not None:
+                return self._create_over_files(statement, statement.files)
             else:
                 key = {k.lower() for k in statement.primary_key}
                 relation = Table(
@@ -63,6 +64,50 @@ class Definer:
             self._define(self._runtime.catalog.with_relation(relation), relation, work)
             return f"{kind_of(relation)} {relation.name} created"
 
+    def exists(self, statement: s.Create) -> bool:
+        """Whether the name is taken; an error unless the statement says IF NOT EXISTS."""
+        if statement.if_not_exists:
+            return self._runtime.catalog.find(statement.name) is not None
+        self._runtime.catalog.require_free(statement.name, statement.position)
+        return False
+
+    def create_filled(self, table: Table, rows: pa.Table) -> str:
+        """A table and its first rows, in one commit."""
+        relation = tables.tail_of(table.name)
+        rows = rows.rename_columns([c.name for c in table.columns]).cast(arrow_schema(table.columns))
+        file = self._runtime.store.new_segment(relation) if rows.num_rows >= tables.TAIL_ROWS else None
+
+        def work(tx: Transaction) -> None:
+            tx.create_relation(relation, arrow_schema(table.columns))
+            if file is None:
+                tx.append(relation, rows)
+            else:
+                tx.add_segment(relation, file, rows.num_rows)
+
+        try:
+            if file is not None:
+                with writing(file):
+                    pq.write_table(rows, file)
+            self._define(self._runtime.catalog.with_relation(table), table, work)
+        except BaseException:
+            if file is not None and file.exists():
+                self._runtime.store.discard(file)
+            raise
+        return f"table {table.name} created with {rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'}"
+
+    def _create_over_files(self, statement: s.CreateTable, source: FileSource) -> str:
+        table = file_tables.declared(statement.name, statement.columns, source, statement.position)
+        found = file_tables.mark(table)
+
+        def work(tx: Transaction) -> None:
+            tx.create_relation(tables.tail_of(table.name), file_tables.MANIFEST)
+            tx.append(tables.tail_of(table.name), file_tables.manifest(found))
+
+        self._define(self._runtime.catalog.with_relation(table), table, work)
+        self._runtime.file_marks[table] = found
+        files = f"{len(found):,} file{'' if len(found) == 1 else 's'}"
+        return f"table {table.name} created over {files}, read at each query"
+
     def drop(self, statement: s.Drop) -> str:
         with self._runtime.tables_lock:
             catalog = self._runtime.catalog
@@ -70,36 +115,43 @@ class Definer:
                 return f"{statement.name} does not exist"
             kinds: dict[str, type] = {"stream": Stream, "table": Table, "view": View}
             relation: Relation = catalog.get(statement.name, kinds[statement.kind], position=statement.position)
-            dependents = catalog.dependents(relation.name)
-            if dependents:
-                names = ", ".join(v.name for v in dependents)
+            dependents = catalog.all_dependents(relation.name)
+            if dependents and not statement.cascade:
+                names = ", ".join(v.name for v in catalog.dependents(relation.name))
                 raise CatalogError(
                     "RELATION_IN_USE",
                     f"{relation.name} is read by {names}",
                     position=statement.position,
-                    hint=f"drop {names} first",
+                    hint=f"drop {names} first, or write DROP … CASCADE to drop all that reads it",
                 )
-            return self._drop(relation)
+            self._drop((*dependents, relation))
+            also = ", ".join(v.name for v in sorted(dependents, key=lambda v: v.name.lower()))
+            views = f"view{'' if len(dependents) == 1 else 's'}"
+            return f"{kind_of(relation)} {relation.name} dropped" + (f", and {views} {also}" if also else "")
 
-    def _drop(self, relation: Relation) -> str:
-        view = self._views.get(relation.name.lower())
+    def _drop(self, relations: Sequence[Relation]) -> None:
+        """Relations nobody else reads, with all they own, in one commit."""
+        views = [v for r in relations if (v := self._views.get(r.name.lower())) is not None]
+        catalog = self._runtime.catalog
+        for relation in relations:
+            catalog = catalog.without(relation.name)
 
         def work(tx: Transaction) -> None:
-            tx.drop(relation.name)
-            if isinstance(relation, Table):
-                tx.drop_relation(tables.tail_of(relation.name))
-            if view is not None:
+            for relation in relations:
+                tx.drop(relation.name)
+                if isinstance(relation, Table):
+                    tx.drop_relation(tables.tail_of(relation.name))
+            for view in views:
                 for state in view.plan.states:
                     tx.drop_relation(view.relation(state))
                 if view.statics:
                     tx.drop_relation(static_relation(view.name))
 
-        self._commit(self._runtime.catalog.without(relation.name), work, f"DROP {relation.name}")
-        if view is not None:
-            del self._views[relation.name.lower()]
-            self._answers.forget(view.name)
+        self._commit(catalog, work, f"DROP {relations[-1].name}")
+        for view in views:
+            del self._views[view.name.lower()]
+            self._answers.forget(view)
             self._runtime.worker.forget([static.name for static in view.statics])
-        return f"{kind_of(relation)} {relation.name} dropped"
 
     # Views
 
@@ -123,15 +175,16 @@ class Definer:
             return f"view {view.name} created"
         files: dict[str, Path] = {}
         try:
-            with self._runtime.store.read() as snapshot:
-                for static in plan.statics:
-                    rows = query.run(self._runtime, snapshot, static.plan)
-                    # Spark workers outlive databases and keep build sides by file name: it must be unique.
-                    file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
+            for static in plan.statics:
+                rows = query.run_now(self._runtime, static.plan)
+                # Spark workers outlive databases and keep build sides by file name: it must be unique.
+                file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
+                with writing(file):
                     pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
-                    files[static.name] = file
+                files[static.name] = file
             compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)
-            initial = {p.state: self._initial_rows(compiled, p) for p in compiled.initial}
+            # A UNION ALL branch that reads only tables adds to the state once, here.
+            initial = {p.state: query.run_now(self._runtime, p.plan) for p in compiled.initial}
             compiled.pipelines  # noqa: B018  compile now: an error must come before the commit
 
             def work(tx: Transaction) -> None:
@@ -170,11 +223,6 @@ class Definer:
         rows = snapshot.scan(static_relation(view)).to_pylist()
         return {row["name"]: by_file[row["file"]] for row in rows}
 
-    def _initial_rows(self, view: ContinuousView, pipeline: InsertPipeline) -> pa.Table:
-        """The state rows of a UNION ALL branch that reads only tables."""
-        with self._runtime.store.read() as snapshot:
-            return query.run(self._runtime, snapshot, pipeline.plan)
-
     # Commits
 
     def _define(self, catalog: Catalog, relation: Relation, work: Callable[[Transaction], Any]) -> None:
@@ -199,6 +247,27 @@ class Definer:
             self._runtime.writer_version = before
             raise
         self._runtime.catalog = catalog
+
+
+def columns_of(plan: Node, table: str, at: Position) -> Schema:
+    """The columns a table made from a query has; each must have a name of its own and a type a table can hold."""
+    seen: set[str] = set()
+    for column in plan.output:
+        if column.name.lower() in seen:
+            raise SqlError(
+                "COLUMN_ALREADY_EXISTS",
+                f"{table} would have two columns named {column.name}",
+                position=at,
+                hint="give one an alias",
+            )
+        seen.add(column.name.lower())
+        if not column.type.is_native or column.type == VOID:
+            raise NotYetSupported(
+                f"a table column of type {column.type.sql} ({column.name})",
+                position=at,
+                hint=f"cast it in the query, for example CAST({column.name} AS STRING) AS {column.name}",
+            )
+    return tuple(Field(c.name, c.type) for c in plan.output)
 
 
 _NONDETERMINISTIC = {

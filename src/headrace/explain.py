@@ -100,8 +100,11 @@ def show(db: Database, what: str) -> pa.Table:
             columns["columns"] = pa.array([len(r.columns) for r in found], pa.int32())
             columns["read_by"] = pa.array(readers, pa.string())
         elif kind is Table:
-            counts = []
+            counts: list[int | None] = []
             for table in found:
+                if isinstance(table, Table) and table.files is not None:
+                    counts.append(None)  # to know it, the files would have to be read
+                    continue
                 segments = snapshot.manifest(tables.tail_of(table.name))
                 counts.append(snapshot.rows(tables.tail_of(table.name)) + sum(s.rows for s in segments))
             columns["rows"] = pa.array(counts, pa.int64())
@@ -132,6 +135,10 @@ def describe(db: Database, relation: Relation) -> pa.Table:
     notes: list[tuple[str, str, str]] = [("# kind", kind_of(relation), "")]
     if isinstance(relation, Table) and relation.primary_key:
         notes.append(("# primary key", ", ".join(relation.primary_key), ""))
+    if isinstance(relation, Table) and relation.files is not None:
+        options = ", ".join(f"{name} {value!r}" for name, value in relation.files.options)
+        how = f"{relation.files.format}{' with ' if options else ''}{options}, read at each query"
+        notes.append(("# files", relation.files.location, how))
     if isinstance(relation, View):
         notes[0] = ("# kind", "continuous view" if relation.continuous else "view", "")
         notes.append(("# reads", ", ".join(relation.reads), ""))

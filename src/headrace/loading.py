@@ -6,11 +6,13 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace import tables
 from headrace.catalog import Catalog, Stream, Table
@@ -21,13 +23,14 @@ from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.store import Transaction
-from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
-from headrace.stream.files import format_of, plan_slices, resolve
+from headrace.stream.csv import CsvOptions
+from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader
 from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.rows import match_columns, to_arrow
 from headrace.types import Field, Schema, arrow_schema, quote
 from headrace.view.compiled import ContinuousView, InsertPipeline
+from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,24 +38,38 @@ if TYPE_CHECKING:
 
 _STALE_ATTEMPTS = 3
 """How often an insert is run again because definitions changed meanwhile, before it makes them wait."""
+_BACKLOG = 8
+"""How many times over the limit a state's appended rows may be before an insert waits to compact them."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Where rows come from: a source that may send a batch again, and the batch's number there."""
+
+    source: str
+    sequence: int
 
 
 class Loader:
     """Brings rows in."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
+    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers) -> None:
         self._runtime = runtime
         self._views = views
+        self._answers = answers
         self._intake = Intake(runtime)
         self._appended: dict[str, int] = {}
         self._groups: dict[str, int] = {}
 
     # INSERT
 
-    def insert(self, target: Stream | Table, data: Any) -> int:
-        """Insert whatever ``data`` is; returns the row count."""
+    def insert(self, target: Stream | Table, data: Any, batch: Batch | None = None) -> int:
+        """Insert whatever ``data`` is; returns the row count.
+
+        A DataFrame may be the ``batch`` of a source: one that is committed already inserts nothing.
+        """
         if _is_frame(data):
-            return self._insert_frame(target, data)
+            return self._insert_frame(target, data, batch)
         rows = to_arrow(data, target.columns, zone=self._runtime.settings.time_zone)
         if isinstance(target, Table):
             table = rows if isinstance(rows, pa.Table) else rows.read_all()
@@ -67,20 +84,35 @@ class Loader:
         finally:
             release()
 
-    def _insert_frame(self, target: Stream | Table, frame: DataFrame) -> int:
+    def take(self, stream: Stream, files: Sequence[Path], batch: Batch) -> int:
+        """Insert a source's batch from Parquet files in the stream's columns; nothing if it is committed already."""
+        if self._committed(batch):
+            return 0
+        given = Files(tuple(files), "parquet", None, stream.columns, sum(f.stat().st_size for f in files))
+        return self._into_stream(stream, given, f"{batch.source} into {stream.name}", batch=batch)
+
+    def _committed(self, batch: Batch | None) -> bool:
+        if batch is None:
+            return False
+        with self._runtime.store.read() as snapshot:
+            return snapshot.recorded(batch.source, batch.sequence)
+
+    def _insert_frame(self, target: Stream | Table, frame: DataFrame, batch: Batch | None = None) -> int:
         """A Spark DataFrame: native pipelines run inside its own tasks; the rest reads a spooled copy."""
-        ready = _conform_frame(frame, target)
+        if self._committed(batch):
+            return 0
+        ready = conform_frame(frame, target)
         with _spark_failures():
             if isinstance(target, Table):
                 return self.insert(target, ready.toArrow())
             pipelines, _ = self._pipelines(target, self._runtime.catalog)
             if all(p.native is not None for p in pipelines) and self._runtime.settings.engine != "spark":
-                return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}")
+                return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}", batch=batch)
             folder = self._runtime.scratch_file("-frame")
             try:
                 ready.write.parquet(str(folder))
                 spooled = self._runtime.spark.read.parquet(str(folder))
-                return self._into_stream(target, Frame(spooled), f"INSERT INTO {target.name}")
+                return self._into_stream(target, Frame(spooled), f"INSERT INTO {target.name}", batch=batch)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -91,13 +123,13 @@ class Loader:
         given = dict(statement.options)
         paths = resolve(statement.path, given.get("format"))
         format = format_of(paths, given.pop("format", None))
-        given.pop("quoted_newlines", None)
         schema = _file_schema(target, statement)
         options: CsvOptions | None = None
-        if format == "parquet":
+        if format in ("parquet", "json"):
             if given:
+                shown = "Parquet" if format == "parquet" else "JSON"
                 raise DataError(
-                    "COPY_OPTION_UNKNOWN", f"COPY of Parquet has no option {next(iter(given))}", hint="leave it out"
+                    "COPY_OPTION_UNKNOWN", f"COPY of {shown} has no option {next(iter(given))}", hint="leave it out"
                 )
         else:
             options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
@@ -113,11 +145,11 @@ class Loader:
         wanted = arrow_schema(table.columns)
         total = 0
         try:
-            with pq.ParquetWriter(file, wanted) as writer:
+            with tables.segment_writer(file, wanted) as write:
                 for rows in self._table_rows(slices, files, names):
                     whole = _with_missing(rows, table)
                     tables.check_not_null(table, whole)
-                    writer.write_table(whole)
+                    write(whole)
                     total += whole.num_rows
             if total:
                 tables.add_segments(self._runtime, table, [(file, total)])
@@ -130,13 +162,10 @@ class Loader:
         return total
 
     def _table_rows(self, slices: Sequence[Any], files: Files, names: tuple[str, ...]) -> Any:
-        import duckdb
-
         for part in slices:
-            if isinstance(part, CsvSlice):
-                assert files.options is not None
+            if isinstance(part, TextSlice):
                 zone = self._runtime.settings.time_zone
-                for batch in read_csv(part, files.options, files.schema, names, zone=zone):
+                for batch in read_text(part, files.options, files.schema, names, zone=zone):
                     yield pa.Table.from_batches([batch])
                 continue
             for piece in part.pieces:
@@ -164,7 +193,14 @@ class Loader:
                 statics += view.statics
         return pipelines, statics
 
-    def _into_stream(self, stream: Stream, given: Input, label: str, progress: Progress | None = None) -> int:
+    def _into_stream(
+        self,
+        stream: Stream,
+        given: Input,
+        label: str,
+        progress: Progress | None = None,
+        batch: Batch | None = None,
+    ) -> int:
         for attempt in itertools.count():
             # Definitions that change all the time must not starve an insert: after a few times they wait.
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
@@ -175,7 +211,8 @@ class Loader:
                     rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
                     if rows == 0:
                         return 0
-                    self._commit(catalog.version, states, label)
+                    if not self._commit(catalog.version, states, label, batch):
+                        return 0
                     break
                 except StaleCatalog:
                     self._await_catalog(catalog.version)
@@ -187,20 +224,24 @@ class Loader:
         self._compact_where_due(states)
         return rows
 
-    def _commit(self, version: int, states: StateRows, label: str) -> None:
-        def work(tx: Transaction) -> None:
+    def _commit(self, version: int, states: StateRows, label: str, batch: Batch | None) -> bool:
+        """Append the state rows as one epoch; ``False`` if the batch they come from is committed already."""
+
+        def work(tx: Transaction) -> bool:
             if self._runtime.writer_version != version:
                 raise StaleCatalog
-            for state, tables_ in states.items():
-                for rows in tables_:
-                    tx.append(state, rows)
+            if batch is not None and not tx.record(batch.source, batch.sequence):
+                tx.unchanged()
+                return False
+            tx.append_batches({state: pa.concat_tables(rows) for state, rows in states.items() if rows})
+            return True
 
-        self._runtime.store.commit(work, label=label)
+        return self._runtime.store.commit(work, label=label)
 
     def _await_catalog(self, version: int) -> None:
-        """Wait for the DDL that made our state rows void to become visible here too."""
+        """Wait for the DDL that made our state rows void to become visible here too, or to fail."""
         deadline = time.monotonic() + 60
-        while self._runtime.catalog.version == version:
+        while self._runtime.catalog.version == version != self._runtime.writer_version:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)
@@ -221,32 +262,39 @@ class Loader:
                 self._appended[state] += sum(t.num_rows for t in added)
             limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
             if self._appended[state] > limit:
-                self._compact(state)
+                # The rows are committed: what fails now is not their error, and the next insert tries again.
+                with suppress(HeadraceError, duckdb.Error):
+                    # A query of the view goes first, until so much has piled up that this insert must wait for it.
+                    self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
 
-    def _compact(self, relation: str) -> None:
+    def _compact(self, relation: str, *, wait: bool) -> None:
         view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)
         if view is None:
             return
         state = next(x for x in view.plan.states if view.relation(x) == relation)
 
-        def work(tx: Transaction) -> int:
+        def work(tx: Transaction) -> tuple[int, int]:
             if self._views.get(view.name.lower()) is not view:
                 tx.unchanged()
-                return 0
-            rows = tx.query(view.merge_sql(state, tx.table(relation)))
+                return 0, 0
+            rows = self._answers.merged(tx, view, state)
             tx.replace(relation, rows.cast(arrow_schema(state.schema)))
-            return int(rows.num_rows)
+            return int(rows.num_rows), tx.epoch
 
-        self._groups[relation] = self._runtime.store.commit(work, label=f"compact {relation}")
-        self._appended[relation] = 0
+        with self._answers.compacting(view, wait=wait) as free:
+            if not free:
+                return
+            self._groups[relation], epoch = self._runtime.store.commit(work, label=f"compact {relation}")
+            self._answers.rewritten(view, state, epoch)
+            self._appended[relation] = 0
 
 
 def _is_frame(data: Any) -> bool:
     return type(data).__module__.startswith("pyspark.") and hasattr(data, "mapInArrow")
 
 
-def _conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
-    """The DataFrame with the target's columns in order; a column that does not fit is named.
+def conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
+    """The DataFrame with the target's columns in order; every column that does not fit is named.
 
     A NULL in a NOT NULL column fails where the row is read: the frame is run only once.
     """
@@ -257,21 +305,21 @@ def _conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
 
     fields = frame.schema.fields
     selected = []
+    misfits = []
     for column, at in zip(target.columns, match_columns(frame.columns, target.columns), strict=True):
         given = fields[at]
         found = from_spark(given.dataType.simpleString())
         if found != column.type and not can_store(found, column.type):
-            raise DataError(
-                "INSERT_TYPE_MISMATCH",
-                f"column {column.name} is {column.type.sql}, but the DataFrame has {found.sql}",
-                hint="cast it first",
-            )
+            misfits.append(f"column {column.name} is {column.type.sql}, but the DataFrame has {found.sql}")
+            continue
         item = frame[quote(given.name)]
         item = item if found == column.type else item.cast(column.type.sql)
         if given.nullable and not column.nullable:
             failure = raise_error(lit(f"{_NULL_MARK} column {column.name}: NULL in a NOT NULL column"))
             item = coalesce(item, failure.cast(column.type.sql))
         selected.append(item.alias(column.name))
+    if misfits:
+        raise DataError("INSERT_TYPE_MISMATCH", "; ".join(misfits), hint="cast it first")
     return frame.select(*selected)
 
 

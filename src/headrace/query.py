@@ -8,7 +8,8 @@ its rows stand in for it, the same rows however often the query names it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
 from headrace.engine.spark import Relation, leaf, run_plan
 from headrace.engine.worker import conform
+from headrace.errors import ExecutionError, HeadraceError
+from headrace.file_tables import Opened, open_files
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node, Project, Scan, walk_plan
 from headrace.runtime import Runtime
@@ -41,9 +44,17 @@ class Leaves:
     """Rows already here: results of continuous views."""
     sql: Mapping[Relation, str]
     """Native SQL over the snapshot: a state relation's merge."""
+    live: Mapping[Relation, pa.Table] = field(default_factory=dict)
+    """Rows in memory that will change after this query: its answer must be a copy."""
+    named: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Arrow tables the native SQL reads by name."""
 
 
 NO_LEAVES = Leaves({}, {})
+
+
+class Again(Exception):
+    """The snapshot cannot answer this any more: take a newer one."""
 
 
 class Prepared:
@@ -58,6 +69,8 @@ class Prepared:
         self.schema = pa.schema(
             [pa.field(c.name, c.type.arrow if c.type.is_native else pa.null()) for c in plan.output]
         )
+        self.by_spark = False
+        """Whether some value turned out to be Spark's business."""
         self._runtime = runtime
         self._texts: dict[tuple[str, ...], str] = {}
 
@@ -97,14 +110,50 @@ def place_of(runtime: Runtime, plan: Node) -> Choice:
 
 
 def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Leaves = NO_LEAVES) -> pa.Table:
-    """The plan's rows as of the snapshot."""
+    """The plan's rows as of the snapshot; :class:`Again` if it must be run over a new one."""
     prepared = plan if isinstance(plan, Prepared) else Prepared(runtime, plan)
-    if prepared.choice.place is Place.NATIVE:
+    opened = _opened(runtime, prepared)
+    if opened:
+        arrow = {key: found.rows for key, found in opened.items() if found.rows is not None}
+        texts = {key: found.sql for key, found in opened.items() if found.rows is None}
+        leaves = replace(leaves, arrow={**leaves.arrow, **arrow}, sql={**leaves.sql, **texts})
+    try:
+        return _run(runtime, snapshot, prepared, leaves)
+    except HeadraceError as error:
+        for found in opened.values():
+            error = found.explain(error)
+        raise error from None
+
+
+def _opened(runtime: Runtime, prepared: Prepared) -> dict[Relation, Opened]:
+    """The tables over files among the leaves, each read once however often the plan names it."""
+    found: dict[Relation, Opened] = {}
+    for scan in prepared.scans:
+        table = runtime.catalog.find(scan.relation) if scan.kind == "table" else None
+        if isinstance(table, Table) and table.files is not None and leaf(scan) not in found:
+            fields = {f for s in prepared.scans if leaf(s) == leaf(scan) for f in s.fields}
+            found[leaf(scan)] = open_files(runtime, table, fields)
+    return found
+
+
+def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
+    if prepared.choice.place is Place.NATIVE and not prepared.by_spark:
         try:
             return _run_native(runtime, snapshot, prepared, leaves)
         except NativeCannot:
-            pass  # some value is treated otherwise by Spark: let Spark treat it
+            # Some value is treated otherwise by Spark: let Spark treat it, from now on. The query
+            # that failed took its snapshot's transaction with it.
+            prepared.by_spark = True
+            raise Again from None
     return _run_spark(runtime, snapshot, prepared.plan, leaves)
+
+
+def run_now(runtime: Runtime, plan: Node, leaves: Leaves = NO_LEAVES) -> pa.Table:
+    """The rows of a plan over tables, as of now."""
+    prepared = Prepared(runtime, plan)
+    while True:
+        with runtime.store.read() as snapshot, suppress(Again):
+            return run(runtime, snapshot, prepared, leaves)
 
 
 def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
@@ -112,7 +161,8 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
     if renamed is not None and leaf(renamed[0]) in leaves.arrow:
         rows = leaves.arrow[leaf(renamed[0])]
         return rows.select(renamed[1]).rename_columns(prepared.schema.names)
-    names = {key: f"__leaf{i}" for i, key in enumerate(leaves.arrow)}
+    given = {**leaves.arrow, **leaves.live}
+    names = {key: f"__leaf{i}" for i, key in enumerate(given)}
     sources: dict[Relation, str] = {}
     for scan in prepared.scans:
         key = leaf(scan)
@@ -123,7 +173,7 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
         else:
             sources[key] = tables.source(snapshot, runtime.catalog.get(scan.relation, Table))
     try:
-        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in leaves.arrow.items()})
+        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()}, **leaves.named)
     except duckdb.Error as error:
         raise from_duckdb(error) from None
     return conform(rows, prepared.schema) if prepared.plan.output else rows
@@ -149,8 +199,16 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Scan, leaves: Leaves)
     key = leaf(scan)
     if key in leaves.arrow:
         return leaves.arrow[key]
+    if key in leaves.live:
+        return leaves.live[key]
     if key in leaves.sql:
-        return snapshot.query(leaves.sql[key])
+        try:
+            return snapshot.query(leaves.sql[key], **leaves.named)
+        except duckdb.Error as error:
+            failure = from_duckdb(error)
+            if isinstance(failure, NativeCannot):  # nobody else can merge a state: its sums pass 38 digits
+                raise ExecutionError("ARITHMETIC_OVERFLOW", failure.message, hint="sum a narrower type") from None
+            raise failure from None
     table: Table = runtime.catalog.get(scan.relation, Table)
     names = ", ".join(quote_native(c.name) for c in table.columns)
     return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table)}")

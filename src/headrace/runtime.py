@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.catalog import Catalog
+from headrace.catalog import Catalog, Table
 from headrace.engine.session import Session
 from headrace.engine.worker import Worker
 from headrace.settings import Settings
@@ -31,6 +31,8 @@ class Runtime:
     """Held by whoever changes a table or a definition: a view being made must see tables stand still."""
     writer_version: int = 0
     """The catalog version the writer thread has committed; ahead of ``catalog`` for a moment during DDL."""
+    file_marks: dict[Table, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
+    """The files of tables over files, as last seen; the store has the same."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property

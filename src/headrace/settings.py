@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from headrace.errors import HeadraceError
 
 ENGINES = ("auto", "native", "tasks", "spark")
+DURABILITY = ("commit", "group", "none")
 
 PINNED_SPARK = {
     "spark.sql.ansi.enabled": "true",
@@ -42,10 +43,20 @@ class Settings:
     """How many tasks a bulk input is cut into; 0 means as many as Spark has cores."""
     compact_rows: int = 8_192
     """A state relation is merged once this many appended rows (or as many as it has groups) have come."""
+    state_memory: int = 2 * 1024 * 1024 * 1024
+    """Bytes of merged state kept in memory over all views; a view's state beyond it is merged in the store at each
+    query instead."""
     driver_memory: str = "2g"
     """Memory of the Spark driver Headrace starts itself."""
     memory_limit: str = "4GB"
     """Memory the embedded store may use before it spills to disk."""
+    durability: str = "group"
+    """What an acknowledged statement survives. commit and group: a power cut; group syncs the log once for all
+    commits that wait together. none: a killed process, but a power cut may take back the last of them."""
+    group_ms: int = 10
+    """How long the writer may go on gathering commits for one sync while more keep coming; nobody waits alone."""
+    accept_state: bool = False
+    """Open a directory that lost acknowledged epochs, and go on from what is left."""
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Settings:
@@ -61,7 +72,13 @@ class Settings:
             raise HeadraceError(
                 "INVALID_SETTING", f"engine is {settings.engine!r}", hint=f"engine is one of {', '.join(ENGINES)}"
             )
-        for name in ("task_bytes", "tasks", "compact_rows"):
+        if settings.durability not in DURABILITY:
+            raise HeadraceError(
+                "INVALID_SETTING",
+                f"durability is {settings.durability!r}",
+                hint=f"durability is one of {', '.join(DURABILITY)}",
+            )
+        for name in ("task_bytes", "tasks", "compact_rows", "state_memory", "group_ms"):
             value = getattr(settings, name)
             if not isinstance(value, int) or value < 0:
                 raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a whole number, 0 or more")

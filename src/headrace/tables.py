@@ -7,7 +7,8 @@ segment once it is long enough.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from headrace.catalog import Table
 from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import DataError
 from headrace.runtime import Runtime
-from headrace.store import Snapshot, Transaction
+from headrace.store import Snapshot, Transaction, writing
 from headrace.types import arrow_schema
 
 TAIL_ROWS = 65_536
@@ -47,7 +48,8 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
         if rows.num_rows >= TAIL_ROWS:
             file = runtime.store.new_segment(tail_of(table.name))
             try:
-                pq.write_table(rows, file)
+                with writing(file):
+                    pq.write_table(rows, file)
                 add_segments(runtime, table, [(file, rows.num_rows)])
             except BaseException:
                 runtime.store.discard(file)
@@ -76,6 +78,26 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
         runtime.store.commit(work, label=f"COPY {table.name}")
 
 
+@contextmanager
+def segment_writer(file: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+    """Write a segment piece by piece; a write that fails is the store's error, whatever else fails is not."""
+    with writing(file):
+        writer = pq.ParquetWriter(file, schema)
+
+    def write(rows: pa.Table) -> None:
+        with writing(file):
+            writer.write_table(rows)
+
+    try:
+        yield write
+    except BaseException:
+        with suppress(OSError):
+            writer.close()
+        raise
+    with writing(file):
+        writer.close()
+
+
 def flush(runtime: Runtime, table: Table) -> None:
     """Write the tail out, so that other processes can read the whole table from files."""
     with runtime.tables_lock:
@@ -93,7 +115,8 @@ def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
     names = ", ".join(quote_native(c.name) for c in table.columns)
     rows = tx.query(f"SELECT {names} FROM {tx.table(tail_of(table.name))}").cast(arrow_schema(table.columns))
     file = runtime.store.new_segment(tail_of(table.name))
-    pq.write_table(rows, file)
+    with writing(file):
+        pq.write_table(rows, file)
     tx.add_segment(tail_of(table.name), file, rows.num_rows, altered=False)
     tx.replace(tail_of(table.name), rows.slice(0, 0))
 

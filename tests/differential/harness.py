@@ -101,7 +101,7 @@ def merged_states(db: Database, view: str) -> tuple[Rows, ...]:
     compiled = db.continuous(view)
     with db.runtime.store.read() as snapshot:
         return tuple(
-            table_rows(snapshot.query(compiled.merge_sql(s, snapshot.table(compiled.relation(s)))))
+            table_rows(snapshot.query(compiled.merge_sql(s, "stored"), stored=snapshot.scan(compiled.relation(s))))
             for s in compiled.plan.states
         )
 

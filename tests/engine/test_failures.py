@@ -44,6 +44,12 @@ def test_native_failures_have_sparks_conditions(sql: str, condition: str) -> Non
     assert failure(sql).condition == condition
 
 
+@pytest.mark.parametrize("type_", ["TINYINT", "DECIMAL(3,1)", "UTINYINT"])
+def test_internal_column_names_stay_inside(type_: str) -> None:
+    found = failure(f"SELECT c252::{type_} FROM (SELECT 1000 + i AS c252 FROM range(3) t(i))")
+    assert "1000" in found.message and "c252" not in str(found)
+
+
 @pytest.mark.parametrize(
     "sql",
     [

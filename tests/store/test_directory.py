@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.store import Store
+from headrace.store import Store, directory
+from headrace.store.format import unopenable
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ROW = pa.table({"n": [1]}, schema=SCHEMA)
@@ -140,9 +142,28 @@ def test_an_interrupted_creation_is_begun_again(path: Path) -> None:
 def test_a_newer_format_is_refused(path: Path) -> None:
     make(path)
     with duckdb.connect(str(path / "headrace.duckdb")) as raw:
-        raw.execute("UPDATE book.meta SET value = '2' WHERE key = 'format'")
-    with refused("FORMAT_TOO_NEW", "format 2"):
+        raw.execute("UPDATE book.relations SET format = 99")
+    with refused("FORMAT_TOO_NEW", "relations of format 99"):
         Store.open(path)
+    with duckdb.connect(str(path / "headrace.duckdb")) as raw:
+        raw.execute("UPDATE book.meta SET value = '98' WHERE key = 'format'")
+    # A later Headrace may have another marker, too.
+    body = '["database", 3, 0, "more"]'
+    (path / "headrace.marker").write_text(f"{zlib.crc32(body.encode()):08x} {body}\n".ljust(512))
+    before = listing(path)
+    with refused("FORMAT_TOO_NEW", "format 98"):
+        Store.open(path)
+    assert listing(path) == before
+
+
+def test_a_file_of_a_later_duckdb_is_refused(path: Path) -> None:
+    """Its header has a checksum, so DuckDB's own words stand in for such a file."""
+    make(path)
+    said = "Trying to read a database file with storage version number 999, but we can only read versions up to 67."
+    claimed = directory.Directory(path)
+    error = unopenable(claimed, duckdb.IOException(said))
+    claimed.release()
+    assert (error.condition, error.hint) == ("FORMAT_TOO_NEW", "upgrade Headrace")
 
 
 def test_leftovers_are_swept_at_open(path: Path) -> None:

@@ -408,3 +408,30 @@ def test_long_histories_are_trimmed_but_not_for_open_snapshots(filled: Store, mo
     filled.commit(lambda tx: tx.append("t", parts(("p", 0))))
     with filled.read() as late:
         assert (late.last_change("t"), len(filled._ledger._changes["t"])) == (23, 1)
+
+
+def test_batches_of_many_relations_in_one_commit(path: Path) -> None:
+    many = parts(*((f"p{i}", i) for i in range(20_000)))
+    with Store.open(path) as store:
+        store.commit(lambda tx: [tx.create_relation(r, PARTS) for r in ("T", "u", "w")])
+        store.commit(lambda tx: tx.append_batches({"t": parts(("bolt", 1), (None, None)), "u": many, "w": parts()}))
+        with store.read() as before:
+            store.commit(lambda tx: tx.append_batches({"T": parts(("nut", 2)), "w": parts(("w", 3))}))
+            assert before.rows("t") == 2 and before.last_change("w") == 1
+        with refused("SCHEMA_MISMATCH"):
+            store.commit(lambda tx: tx.append_batches({"t": parts(("lost", 9)), "u": pa.table({"x": [1]})}))
+    with Store.open(path) as store:
+        with store.read() as snapshot:
+            assert [snapshot.rows(r) for r in "tuw"] == [3, 20_000, 1]
+            assert snapshot.since("t", 2, PARTS).to_pylist() == [{"part": "nut", "n": 2}]
+            source, batches = snapshot.whole("t", "b")
+            assert snapshot.query(f"SELECT sum(n) AS n FROM {source}", b=batches).to_pylist() == [{"n": 3}]
+        assert content(store, "u") == sorted(many.to_pylist(), key=repr)
+        store.commit(lambda tx: tx.replace("t", parts(("all", 3))))
+        with store.read() as snapshot:
+            assert (snapshot.last_change("t"), snapshot.rewritten("t"), snapshot.rewritten("u")) == (3, 4, 0)
+        assert content(store, "t") == [{"part": "all", "n": 3}]
+        assert content(store, "w") == [{"part": "w", "n": 3}]
+        store.commit(lambda tx: tx.drop_relation("w"))
+        store.commit(lambda tx: tx.create_relation("w", PARTS))
+        assert content(store, "w") == []

@@ -125,6 +125,14 @@ def test_values_are_kept(wanted: Type, values: Any, kept: Any) -> None:
     assert table.column("v").to_pylist() == [kept]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "object", "int64", "bool"])
+def test_an_empty_pandas_frame_fits_any_columns(dtype: str) -> None:
+    found = to_arrow(pd.DataFrame({f.name: [] for f in SCHEMA}, dtype=dtype), SCHEMA)
+    assert isinstance(found, pa.Table) and found.num_rows == 0 and found.schema == arrow_schema(SCHEMA)
+    with pytest.raises(DataError, match="MISSING_COLUMN"):
+        to_arrow(pd.DataFrame({SCHEMA[0].name: []}, dtype=dtype), SCHEMA)
+
+
 def test_naive_pandas_datetimes_are_local() -> None:
     frame = pd.DataFrame({"v": pd.to_datetime(["2024-01-02 12:00", None])})
     table = to_arrow(frame, (Field("v", TIMESTAMP),), zone="Asia/Tokyo")

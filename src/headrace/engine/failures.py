@@ -20,7 +20,7 @@ import re
 import duckdb
 
 from headrace.engine.native_text import CANNOT
-from headrace.errors import DataError, ExecutionError, HeadraceError
+from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, SqlError, StoreError
 
 
 class NativeCannot(ExecutionError):
@@ -109,9 +109,12 @@ class Carried(Exception):
         super().__init__(f"{_CARRIED}{packed(error)}")
 
 
+_KINDS = {c.__name__: c for c in (DataError, CatalogError, StoreError, SqlError, ExecutionError)}
+
+
 def packed(error: HeadraceError) -> str:
     """An error as one line of JSON."""
-    kind = "DataError" if isinstance(error, DataError) else "ExecutionError"
+    kind = next((k for k, c in _KINDS.items() if isinstance(error, c)), "ExecutionError")
     return json.dumps({"kind": kind, "condition": error.condition, "message": error.message, "hint": error.hint})
 
 
@@ -122,8 +125,7 @@ def restored(line: str) -> HeadraceError:
     DataError('CSV_BAD_VALUE', 'row 3')
     """
     body = json.loads(line)
-    kind = DataError if body["kind"] == "DataError" else ExecutionError
-    return kind(body["condition"], body["message"], hint=body["hint"])
+    return _KINDS[body["kind"]](body["condition"], body["message"], hint=body["hint"])
 
 
 _WRAPPERS = {"FAILED_EXECUTE_UDF", "TASK_WRITE_FAILED", "FAILED_READ_FILE.NO_HINT", "STREAM_FAILED", "JOB_ABORTED"}
@@ -145,9 +147,13 @@ def _spark_line(message: str) -> str:
     return re.sub(r"\s*(If necessary set .*|SQLSTATE: \w+.*)$", "", line)
 
 
+_SOURCE = re.compile(r"!? when casting from source column \S+$")
+"""DuckDB names the column of the text it was given, which is none of the user's."""
+
+
 def _first_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[0].strip() if lines else ""
+    return _SOURCE.sub("", lines[0].strip()) if lines else ""
 
 
 def _execution(condition: str, message: str) -> ExecutionError:

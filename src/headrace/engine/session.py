@@ -11,9 +11,9 @@ import os
 import shutil
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from headrace.errors import ExecutionError
+from headrace.errors import ExecutionError, HeadraceError
 from headrace.settings import PINNED_SPARK, Settings, cores
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ _users = 0
 class Session:
     """Hands out the one Spark session of a database."""
 
+    refusal: ClassVar[HeadraceError | None] = None
+    """Why this process must not use Spark; set in processes that Spark itself started."""
+
     def __init__(self, settings: Settings, given: SparkSession | None = None) -> None:
         self._settings = settings
         self._given = given
@@ -43,6 +46,8 @@ class Session:
 
     def get(self) -> SparkSession:
         """The session; starts Spark if nothing did yet."""
+        if Session.refusal is not None:
+            raise Session.refusal
         with self._lock:
             if self._spark is None:
                 self._spark = self._beside(self._given) if self._given is not None else self._shared()

@@ -14,7 +14,8 @@ from headrace.engine.plan_sql import spark_plan
 from headrace.engine.worker import chunked, conform
 from headrace.errors import HeadraceError
 from headrace.plan.nodes import Node, Scan
-from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
+from headrace.stream.csv import CsvOptions
+from headrace.stream.files import TextSlice, read_text
 from headrace.types import Schema, arrow_schema, ddl, quote
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: Schema) -> DataFr
     return spark.createDataFrame(rows, ddl(schema))
 
 
-def frame_of_csv(
-    spark: SparkSession, slices: Sequence[CsvSlice], options: CsvOptions, schema: Schema, zone: str
+def frame_of_text(
+    spark: SparkSession, slices: Sequence[TextSlice], options: CsvOptions | None, schema: Schema, zone: str
 ) -> DataFrame:
-    """CSV slices as a DataFrame, read by COPY's own reader (Spark's has another dialect)."""
+    """Slices of CSV or JSON as a DataFrame, read by COPY's own reader (Spark's has other dialects)."""
     columns = tuple(f.name for f in schema)
     wanted = arrow_schema(schema)
 
@@ -76,7 +77,7 @@ def frame_of_csv(
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 try:
-                    for chunk in chunked(read_csv(slices[index], options, schema, columns, zone=zone), 65_536):
+                    for chunk in chunked(read_text(slices[index], options, schema, columns, zone=zone), 65_536):
                         yield from chunk.cast(wanted).combine_chunks().to_batches()
                 except HeadraceError as error:
                     raise Carried(error) from None

@@ -25,7 +25,8 @@ from headrace.engine.failures import from_spark, packed, restored
 from headrace.engine.session import spark_context
 from headrace.engine.worker import PipelineCannot, Slice, Work, Worker, chunked
 from headrace.errors import HeadraceError
-from headrace.stream.csv import CsvSlice, QuotedNewline
+from headrace.stream.csv import QuotedNewline
+from headrace.stream.files import TextSlice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +109,7 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
             total = 0
             for chunk in chunked(batches):
                 total += chunk.num_rows
-                for state, rows in worker.partials(work.pipelines, chunk).items():
+                for state, rows in worker.partials(work, chunk).items():
                     found[state].append(rows)
             yield "rows", "", str(total).encode()
             for pipeline in work.pipelines:
@@ -181,8 +182,8 @@ def _gather(run: Callable[[], list[Found]]) -> tuple[int, dict[str, list[pa.Tabl
 
 
 def size_of(piece_of: Slice) -> int:
-    """How large a slice is, for progress: bytes of CSV, rows of Parquet."""
-    if isinstance(piece_of, CsvSlice):
+    """How large a slice is, for progress: bytes of text, rows of anything else."""
+    if isinstance(piece_of, TextSlice):
         return piece_of.bytes
     return piece_of.rows
 

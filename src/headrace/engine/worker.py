@@ -18,13 +18,15 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.plan_sql import literal_native, quote_native
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StoreError
 from headrace.stream import files
 from headrace.stream.arrow_file import ArrowSlice, read_arrow
-from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
+from headrace.stream.csv import CsvOptions
+from headrace.stream.files import TextSlice, read_text
 from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source
 from headrace.types import Schema
 
@@ -34,6 +36,9 @@ BATCH = "batch_rows"
 """The name pipelines read their stream's rows by."""
 PARTIALS = "__partials"
 """The name a merge reads partial rows by."""
+MASK = "__mask"
+"""The column of a shared grouping that says which filters a row passed, a bit each."""
+_MANY = 1_024
 CHUNK_ROWS = 262_144
 """Rows handed to DuckDB at once: enough to hide the cost of a query, few enough to bound memory."""
 
@@ -60,6 +65,25 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One state's share of a shared grouping: its columns, of the rows whose mask has its bit (0: all rows)."""
+
+    state: str
+    columns: tuple[str, ...]
+    bit: int
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One grouping that fills the states of several pipelines."""
+
+    sql: str
+    narrow: str | None
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
 class Work:
     """Everything a worker needs to turn slices of one stream's input into state rows."""
 
@@ -71,6 +95,8 @@ class Work:
     zone: str
     missing: Schema = ()
     """Columns pipelines read that the input does not hold: NULL in every row."""
+    shared: tuple[Shared, ...] = ()
+    """Groupings that do several pipelines' work at once."""
 
 
 class PipelineCannot(Exception):
@@ -93,7 +119,9 @@ class Worker:
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._statics: set[str] = set()
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._wide: set[str] = set()
+        self._failed: set[str] = set()
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
@@ -150,12 +178,20 @@ class Worker:
     def load(self, statics: Sequence[Static]) -> None:
         """Make build sides available to pipelines, each once."""
         for static in statics:
-            with self._lock:
+            if static.name in self._statics:
+                continue
+            with self._loading:  # others who need it wait until it is there
                 if static.name in self._statics:
                     continue
+                if not static.path.exists():
+                    raise StoreError(
+                        "STATE_LOST",
+                        f"{static.path} is gone: the rows of a table that a view read when it was made",
+                        hint="restore the directory from a backup, or drop the view and make it anew",
+                    )
+                name, path = quote_native(static.name), literal_native(str(static.path))
+                self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
                 self._statics.add(static.name)
-            name, path = quote_native(static.name), literal_native(str(static.path))
-            self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
 
     def forget(self, names: Sequence[str]) -> None:
         """Drop build sides that are no longer needed."""
@@ -166,10 +202,44 @@ class Worker:
                 self._statics.discard(name)
             self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
 
-    def partials(self, pipelines: Sequence[Pipeline], batch: pa.Table) -> dict[str, pa.Table]:
+    def partials(self, work: Work, batch: pa.Table) -> dict[str, pa.Table]:
         """The state rows each pipeline leaves for a batch."""
         with self.cursor() as cursor:
-            return {p.state: self._run(cursor, p, batch) for p in pipelines}
+            return self._states(cursor, work, batch)
+
+    def _states(
+        self, cursor: duckdb.DuckDBPyConnection, work: Work, batch_rows: pa.Table | None = None
+    ) -> dict[str, pa.Table]:
+        """Every pipeline's state rows for a batch, or for the view of that name."""
+        found: dict[str, pa.Table] = {}
+        for shared in work.shared:
+            found |= self._run_shared(cursor, shared, batch_rows)
+        for pipeline in work.pipelines:
+            if pipeline.state not in found:
+                found[pipeline.state] = self._run(cursor, pipeline, batch_rows)
+        return found
+
+    def _run_shared(
+        self, cursor: duckdb.DuckDBPyConnection, shared: Shared, batch_rows: pa.Table | None
+    ) -> dict[str, pa.Table]:
+        """The states of a shared grouping; none if it failed, for then each pipeline must say why."""
+        for text in (shared.narrow, shared.sql):
+            if text is None or text in self._failed:
+                continue
+            try:
+                rows = cursor.sql(text).to_arrow_table()
+            except duckdb.Error:
+                self._failed.add(text)
+                continue
+            if batch_rows is not None and rows.num_rows > max(_MANY, batch_rows.num_rows // 2):
+                self._failed |= {shared.sql, text}  # hardly any row has a mask in common with another
+                continue
+            have = {0: rows}
+            for bit in {p.bit for p in shared.parts} - {0}:
+                passed = pc.not_equal(pc.bit_wise_and(rows.column(MASK), bit), 0)
+                have[bit] = rows.filter(passed)
+            return {p.state: conform(have[p.bit].select(p.columns), p.schema) for p in shared.parts}
+        return {}
 
     def _run(
         self, cursor: duckdb.DuckDBPyConnection, pipeline: Pipeline, batch_rows: pa.Table | None = None
@@ -204,7 +274,7 @@ class Worker:
     ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         """Read a slice and yield, chunk by chunk, its row count and every pipeline's state rows.
 
-        ``progress`` is told how much of the slice is done, in bytes of CSV or rows of anything else.
+        ``progress`` is told how much of the slice is done, in bytes of text or rows of anything else.
         """
         done = 0
 
@@ -218,12 +288,11 @@ class Worker:
         self.load(work.statics)
         if isinstance(piece_of, ArrowSlice):
             for chunk in chunked(read_arrow(piece_of, work.columns)):
-                yield advance(chunk.num_rows), self.partials(work.pipelines, chunk)
-        elif isinstance(piece_of, CsvSlice):
-            assert work.options is not None
-            batches = read_csv(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
+                yield advance(chunk.num_rows), self.partials(work, chunk)
+        elif isinstance(piece_of, TextSlice):
+            batches = read_text(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
             for chunk in chunked(batches):
-                yield chunk.num_rows, self.partials(work.pipelines, with_nulls(chunk, work.missing))
+                yield chunk.num_rows, self.partials(work, with_nulls(chunk, work.missing))
         else:
             for piece in piece_of.pieces:
                 yield advance(piece.end - piece.start), self._read_parquet(work, piece)
@@ -235,7 +304,7 @@ class Worker:
         with self.cursor() as cursor:
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{nulls} FROM {source}")
             try:
-                return {p.state: self._run(cursor, p) for p in work.pipelines}
+                return self._states(cursor, work)
             except HeadraceError as error:
                 # A value that does not convert looks like any failed cast: name file, row and column.
                 raise first_bad_value(piece, work.schema, work.columns) or error from None

@@ -100,7 +100,7 @@ def merge(rows: Node, keys: Sequence[Column], partials: Sequence[tuple[Column, A
     merging is closed, so merged rows can be appended to and merged again.
     """
     plain = [(c, a) for c, a in partials if a.fn not in ("mean", "m2")]
-    moments = _moments(partials)
+    moments = moments_of(partials)
     if moments:
         rows = _with_group_means(rows, keys, moments)
     columns = {c.name: c for c in rows.output}
@@ -138,7 +138,7 @@ def join_on_keys(left: Node, right: Node, pairs: Sequence[tuple[Column, Column]]
     return Join("left" if kind == "left" else "inner", left, right, condition)
 
 
-def _moments(partials: Sequence[tuple[Column, Agg]]) -> list[tuple[Column, Column, Column]]:
+def moments_of(partials: Sequence[tuple[Column, Agg]]) -> list[tuple[Column, Column, Column]]:
     """The (count, mean, m2) column triples among the partials."""
     by_agg = {a: c for c, a in partials}
     found = []

@@ -87,25 +87,8 @@ class Binder:
 
     def assignment(self, tree: exp.Expr, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
         """The plan whose rows, in the relation's own columns and types, an INSERT stores."""
-        targets = _targets(relation, columns, at)
-        source = self._query(tree, {})
-        if len(source.output) != len(targets):
-            raise SqlError(
-                "INSERT_COLUMN_ARITY_MISMATCH",
-                f"{relation.name} takes {len(targets)} values ({', '.join(f.name for f in targets)}), "
-                f"but {len(source.output)} are given",
-                position=at,
-            )
-        given = {f.name: (c, f) for f, c in zip(targets, source.output, strict=True)}
-        exprs: list[tuple[Column, Expr]] = []
-        for column in relation.columns:
-            out = Column.fresh(column.name, column.type)
-            if column.name in given:
-                value, _ = given[column.name]
-                exprs.append((out, bind_cast_for_store(value, column.type, column.name, at)))
-            else:
-                exprs.append((out, Literal(column.type, None)))
-        return Project(source, tuple(exprs))
+        _targets(relation, columns, at)
+        return stored(self._query(tree, {}), relation, columns, at)
 
     # Queries
 
@@ -429,6 +412,28 @@ class Binder:
             # Correlated, or wrong: Spark sees the text in its place and says which.
             return None
         return None if isinstance(node, SparkSql) else node
+
+
+def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
+    """The rows of ``source`` as an INSERT into these columns stores them; columns left out are NULL."""
+    targets = _targets(relation, columns, at)
+    if len(source.output) != len(targets):
+        raise SqlError(
+            "INSERT_COLUMN_ARITY_MISMATCH",
+            f"{relation.name} takes {len(targets)} values ({', '.join(f.name for f in targets)}), "
+            f"but {len(source.output)} are given",
+            position=at,
+        )
+    given = {f.name: (c, f) for f, c in zip(targets, source.output, strict=True)}
+    exprs: list[tuple[Column, Expr]] = []
+    for column in relation.columns:
+        out = Column.fresh(column.name, column.type)
+        if column.name in given:
+            value, _ = given[column.name]
+            exprs.append((out, bind_cast_for_store(value, column.type, column.name, at)))
+        else:
+            exprs.append((out, Literal(column.type, None)))
+    return Project(source, tuple(exprs))
 
 
 def _distinct(node: Node) -> Node:

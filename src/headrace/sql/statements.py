@@ -13,8 +13,11 @@ from typing import NoReturn, TypeVar
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
+from headrace.catalog import FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.columns import definition
+from headrace.sql.copy_options import copy_options
+from headrace.sql.files_clause import files_clause, using_at
 from headrace.sql.parsing import blank, node_at, parse_tree, place, relation_name, tokens
 from headrace.types import Schema
 
@@ -34,6 +37,16 @@ class CreateTable:
     name: str
     columns: Schema
     primary_key: tuple[str, ...]
+    if_not_exists: bool
+    position: Position
+    files: FileSource | None = None
+    """Where its rows lie, if they are not its own; ``columns`` may then be empty."""
+
+
+@dataclass(frozen=True)
+class CreateTableAs:
+    name: str
+    query: exp.Expr
     if_not_exists: bool
     position: Position
 
@@ -93,9 +106,12 @@ class Drop:
     name: str
     if_exists: bool
     position: Position
+    cascade: bool = False
+    """Whether what reads it goes too."""
 
 
-Statement = CreateStream | CreateTable | CreateView | Insert | Copy | Query | Explain | Show | Describe | Drop
+Create = CreateStream | CreateTable | CreateTableAs | CreateView
+Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word.
 _NOT_YET = {
@@ -114,29 +130,6 @@ _NOT_YET = {
     "ROLLBACK": "transactions of several statements",
 }
 _QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "("}
-COPY_OPTIONS = ("format", "header", "delimiter", "quote", "null", "quoted_newlines")
-
-
-def split_statements(text: str) -> list[str]:
-    """The statements of a script, cut at semicolons that stand outside quotes and comments.
-
-    >>> split_statements("SELECT ';' AS a; -- done;\\nSELECT 2;")
-    ["SELECT ';' AS a", 'SELECT 2']
-    """
-    found: list[str] = []
-    start: int | None = None
-    end = 0
-    for token in tokens(text):
-        if token.token_type == TokenType.SEMICOLON:
-            if start is not None:
-                found.append(text[start : end + 1])
-            start = None
-            continue
-        start = token.start if start is None else start
-        end = token.end
-    if start is not None:
-        found.append(text[start : end + 1])
-    return found
 
 
 def parse(text: str) -> Statement:
@@ -214,9 +207,8 @@ class _Reader:
 
     def statement(self) -> Statement:
         first = self.word()
-        if first == "TABLE":  # TABLE t is FROM t
-            start, end = self.tokens[0].start, self.tokens[0].end + 1
-            return Query(_query(self.text[:start] + "FROM ".ljust(end - start) + self.text[end:]))
+        if first == "TABLE":
+            return Query(_query(self.from_for_table(0)))
         if first in _QUERY_STARTS:
             return Query(_query(self.text))
         if first == "CREATE":
@@ -284,13 +276,11 @@ class _Reader:
         if_exists = self.take("IF", "EXISTS")
         position = self.position()
         name = self.name()
-        if self.word() == "CASCADE":
-            raise NotYetSupported(
-                "DROP … CASCADE", position=self.position(), hint="drop what depends on it first, then this"
-            )
-        self.take("RESTRICT")
+        cascade = self.take("CASCADE")
+        if not cascade:
+            self.take("RESTRICT")
         self.end()
-        return Drop(kind, name, if_exists, position)
+        return Drop(kind, name, if_exists, position, cascade)
 
     def copy(self) -> Copy:
         self.at += 1
@@ -305,48 +295,7 @@ class _Reader:
         if not self.take("FROM"):
             self.fail("FROM 'path'")
         path = self.string("a quoted path or glob")
-        options: dict[str, str] = {}
-        more = self.take("WITH")
-        if self.take("("):
-            self.comma_separated(lambda: self.copy_option(options))
-        elif more and self.at == len(self.tokens):
-            self.fail("COPY options")
-        while self.at < len(self.tokens):
-            self.copy_option(options)
-        return Copy(name, tuple(columns), path, options, position)
-
-    def copy_option(self, options: dict[str, str]) -> None:
-        position = self.position()
-        option = self.word().lower()
-        if option in ("csv", "parquet"):
-            self.at += 1
-            option, value = "format", option
-        elif option == "format":
-            self.at += 1
-            self.take("=")
-            value = self.tokens[self.at].text.lower() if self.at < len(self.tokens) else self.fail("csv or parquet")
-            self.at += 1
-        elif option in ("header", "quoted_newlines"):
-            self.at += 1
-            self.take("=")
-            value = "true"
-            if self.word() in ("TRUE", "FALSE", "ON", "OFF"):
-                value = "true" if self.word() in ("TRUE", "ON") else "false"
-                self.at += 1
-        elif option in ("delimiter", "quote", "null"):
-            self.at += 1
-            self.take("=")
-            value = self.string(f"a quoted {option}")
-        elif not option.isidentifier():
-            self.fail("a COPY option")
-        else:
-            known = ", ".join(o.upper() for o in COPY_OPTIONS)
-            raise SqlError(
-                "COPY_OPTION_UNKNOWN", f"COPY has no option {option}", position=position, hint=f"it has {known}"
-            )
-        if option in options:
-            raise SqlError("COPY_REPEATED_OPTION", f"{option.upper()} is given twice", position=position)
-        options[option] = value
+        return Copy(name, tuple(columns), path, copy_options(self), position)
 
     def comma_separated(self, read: Callable[[], T]) -> list[T]:
         found = [read()]
@@ -370,6 +319,7 @@ class _Reader:
             )
         if kind in ("TEMP", "TEMPORARY", "GLOBAL", "EXTERNAL", "FUNCTION", "SAMPLE", "INDEX", "SCHEMA", "DATABASE"):
             raise NotYetSupported(f"CREATE {kind}", position=self.position(1))
+        self.refuse_trailing_comma()
         if kind == "FOREIGN" and self.word(2) == "TABLE":
             return self.create_stream(self.without_server())
         if kind == "STREAM":
@@ -394,6 +344,15 @@ class _Reader:
             self.fail("SERVER stream")
         return blank(text, self.tokens[1].start, self.tokens[1].end + 1)
 
+    def refuse_trailing_comma(self) -> None:
+        """sqlglot takes a comma that ends a column list."""
+        for index in range(2, len(self.tokens) - 1):
+            if self.word(index) == "AS":
+                return
+            if self.word(index) == "," and self.word(index + 1) == ")":
+                self.at = index + 1
+                self.fail("a column")
+
     def create_stream(self, text: str) -> CreateStream:
         tree = parse_tree(text)
         if tree.args.get("expression") is not None:
@@ -409,23 +368,68 @@ class _Reader:
         self.refuse_options(tree, "WITH (…) and other options of a stream")
         return CreateStream(found.name, found.columns, bool(tree.args.get("exists")), self.position_of_name(tree))
 
-    def create_table(self) -> CreateTable:
-        tree = parse_tree(self.text)
-        if tree.args.get("expression") is not None:
-            raise NotYetSupported(
-                "CREATE TABLE … AS", position=self.position(), hint="CREATE TABLE, then INSERT … SELECT"
-            )
-        self.refuse_options(tree, "USING, LOCATION, LIKE and other options of a table")
+    def create_table(self) -> CreateTable | CreateTableAs:
+        using = using_at(self)
+        if using is not None:
+            return self.create_file_table(using)
+        tree = parse_tree(self.with_query())
+        query = tree.args.get("expression")
+        if query is not None:
+            return self.create_table_as(tree, query)
+        self.refuse_options(tree, "LOCATION without USING, LIKE and other options of a table")
         found = definition(tree)
         exists = bool(tree.args.get("exists"))
         return CreateTable(found.name, found.columns, found.key, exists, self.position_of_name(tree))
+
+    def create_file_table(self, using: int) -> CreateTable:
+        files = files_clause(self, using)
+        tree = parse_tree(blank(self.text, self.tokens[using].start, len(self.text)))
+        exists, at = bool(tree.args.get("exists")), self.position_of_name(tree)
+        if not isinstance(tree.this, exp.Schema):
+            return CreateTable(relation_name(tree.this), (), (), exists, at, files)
+        found = definition(tree)
+        if found.key:
+            raise SqlError(
+                "FILES_WITH_KEY",
+                f"table {found.name} lies in files and cannot have a PRIMARY KEY",
+                position=node_at(found.key_tree),
+                hint="whoever writes the files could break it; leave the key out",
+            )
+        return CreateTable(found.name, found.columns, (), exists, at, files)
+
+    def create_table_as(self, tree: exp.Expr, query: exp.Expr) -> CreateTableAs:
+        if not isinstance(query, exp.Query | exp.Values):
+            self.at = len(self.tokens)
+            self.fail("AS and a query")
+        self.refuse_options(tree, "USING, LOCATION and other options of CREATE TABLE … AS")
+        if isinstance(tree.this, exp.Schema):
+            raise SqlError(
+                "SCHEMA_IN_CREATE_TABLE_AS",
+                "CREATE TABLE … AS has no column list: names and types are the query's",
+                position=node_at(tree.this.expressions[0]) if tree.this.expressions else self.position_of_name(tree),
+                hint="leave it out; name and cast the columns in the query",
+            )
+        name = relation_name(tree.this)
+        return CreateTableAs(name, query, bool(tree.args.get("exists")), self.position_of_name(tree))
+
+    def with_query(self) -> str:
+        """The text with ``AS TABLE r`` written as ``AS FROM r``, which sqlglot reads."""
+        for at in range(2, len(self.tokens) - 1):
+            if self.word(at) == "AS":
+                return self.from_for_table(at + 1) if self.word(at + 1) == "TABLE" else self.text
+        return self.text
+
+    def from_for_table(self, at: int) -> str:
+        """``TABLE r`` is ``FROM r``, which is as long, so that positions stay true."""
+        start, end = self.tokens[at].start, self.tokens[at].end + 1
+        return self.text[:start] + "FROM ".ljust(end - start) + self.text[end:]
 
     def refuse_options(self, tree: exp.Expr, what: str) -> None:
         if options := tree.args.get("properties"):
             raise NotYetSupported(what, position=node_at(options) or self.position_of_name(tree))
 
     def create_view(self) -> CreateView:
-        tree = parse_tree(self.text)
+        tree = parse_tree(self.with_query())
         query = tree.args.get("expression")
         if not isinstance(query, exp.Query | exp.Values):
             self.at = len(self.tokens)
@@ -437,7 +441,12 @@ class _Reader:
             names = tuple(c.name for c in target.expressions)
             target = target.this
         return CreateView(
-            relation_name(target), names, query, self.text, bool(tree.args.get("exists")), self.position_of_name(tree)
+            relation_name(target),
+            names,
+            query,
+            self.text.strip(),
+            bool(tree.args.get("exists")),
+            self.position_of_name(tree),
         )
 
     def position_of_name(self, tree: exp.Expr) -> Position:

@@ -23,8 +23,11 @@ import os
 import shutil
 import weakref
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import duckdb
 
 from headrace.errors import StoreError
 
@@ -66,8 +69,10 @@ class Marker:
         check, _, body = data.decode("utf-8", "replace").strip().partition(" ")
         if check != f"{zlib.crc32(body.encode()):08x}":
             return None
-        database, epoch, at = json.loads(body)
-        return Marker(database, epoch, at)
+        match json.loads(body):
+            case [str(database), int(epoch), int(at)]:
+                return Marker(database, epoch, at)
+        return None  # of a newer format, which the database file will tell
 
 
 class Lock:
@@ -172,6 +177,17 @@ class Directory:
         except FileNotFoundError:
             return 0
 
+    def room(self) -> int:
+        """Bytes that can still be written here."""
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
+
+    def sync_log(self, *, name: bool) -> None:
+        """Make the write-ahead log survive the machine; with ``name``, also that there is one."""
+        _sync(self.path / LOG, os.fdatasync)
+        if name:
+            _sync(self.path, os.fsync)
+
     def sweep_segments(self, named: set[str]) -> None:
         """Remove every file of ``segments/`` the manifest does not name."""
         for entry in self.segments.iterdir():
@@ -217,6 +233,28 @@ def unwritable(path: Path, error: OSError) -> StoreError:
     )
 
 
+def broken(path: Path, what: str) -> StoreError:
+    """The refusal after a failure that leaves open what is on the disk: only opening again can tell."""
+    return StoreError(
+        "STATE_BROKEN", f"{path}: {what}", hint="close the database and open it again; acknowledged epochs are safe"
+    )
+
+
+def damaged(path: Path, what: str) -> StoreError:
+    """The refusal for a file of the database that was altered or lost behind its back."""
+    return StoreError("STATE_DAMAGED", f"{path} {what}", hint="restore the whole directory from one backup")
+
+
+def fault_of(database: Path, error: duckdb.Error) -> StoreError | None:
+    """What DuckDB says of its own file while it reads; ``None`` if the error is about something else."""
+    text = str(error)
+    if isinstance(error, duckdb.FatalException):
+        return broken(database, text)
+    if "Corrupt database file" in text or ("read enough bytes" in text and str(database) in text):
+        return damaged(database, f"is not as it was written: {text}")
+    return None
+
+
 def remove(path: Path) -> None:
     """Remove a file or a directory of files; one that is gone already is fine."""
     if path.is_dir() and not path.is_symlink():
@@ -227,9 +265,23 @@ def remove(path: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Make a file written by any process of this machine, and its name, survive a power cut."""
-    for target in (path, path.parent):
-        fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    _sync(path, os.fsync)
+    _sync(path.parent, os.fsync)
+
+
+def checksum(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file; about 2 GB a second."""
+    size = check = 0
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(1 << 20):
+            size += len(block)
+            check = zlib.crc32(block, check)
+    return size, check
+
+
+def _sync(path: Path, how: Callable[[int], None]) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        how(fd)
+    finally:
+        os.close(fd)

@@ -12,6 +12,7 @@ there is JSON text: a nested literal would take DuckDB half as long again to ins
 from __future__ import annotations
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,10 +21,10 @@ from pathlib import Path
 import duckdb
 
 from headrace.errors import StoreError
-from headrace.store.directory import UNFINISHED, Directory, Marker, sync_file
+from headrace.store.directory import LOG, UNFINISHED, Directory, Marker, fault_of, sync_file
 
-FORMAT = 1
-"""The version this code writes. A reader refuses any newer one."""
+FORMAT = 3
+"""The version this code writes. A newer one is refused, an older one is brought up to date at open."""
 
 _TABLES = """
 CREATE SCHEMA book;
@@ -32,11 +33,20 @@ CREATE TABLE book.meta (key VARCHAR, value VARCHAR);
 CREATE TABLE book.settings (name VARCHAR, value VARCHAR);
 CREATE TABLE book.definitions (name VARCHAR, key VARCHAR, kind VARCHAR, body VARCHAR, format INTEGER, epoch BIGINT);
 CREATE TABLE book.relations (relation VARCHAR, arrow BLOB, format INTEGER, epoch BIGINT);
-CREATE TABLE book.segments (relation VARCHAR, file VARCHAR, rows BIGINT, epoch BIGINT);
+CREATE TABLE book.segments (relation VARCHAR, file VARCHAR, rows BIGINT, epoch BIGINT, bytes BIGINT, crc BIGINT);
 CREATE TABLE book.epochs (epoch BIGINT, moment BIGINT, label VARCHAR, changed VARCHAR, recorded VARCHAR);
 CREATE TABLE book.sequences (source VARCHAR, low BIGINT, high BIGINT);
 CREATE TABLE book.changes (relation VARCHAR, epoch BIGINT);
+CREATE TABLE book.appended (relation VARCHAR, rows BIGINT, batch BLOB, epoch BIGINT);
 """
+
+# An entry of DuckDB's log begins with its length and its checksum.
+_ENTRY_HEAD = 16
+# What makes a file of one format one of the next. Segments of format 1 have no checksum, and are not checked.
+_UPGRADES = {
+    1: "ALTER TABLE book.segments ADD COLUMN bytes BIGINT; ALTER TABLE book.segments ADD COLUMN crc BIGINT",
+    2: "CREATE TABLE book.appended (relation VARCHAR, rows BIGINT, batch BLOB, epoch BIGINT)",
+}
 
 
 def microseconds() -> int:
@@ -88,6 +98,28 @@ def connect(database: Path, scratch: Path, *, memory_limit: str, threads: int) -
     return connection
 
 
+def cut_torn_log(directory: Directory, error: duckdb.Error) -> bool:
+    """Cut off a last entry of the log that a power cut left half written; ``False`` if that is not what is wrong.
+
+    A file that grew and was not synced may come back with zeros at its end. DuckDB replays a log that ends
+    in the middle of an entry, but not one that ends in zeros. Nothing that was synced is cut: that has no zeros
+    at its end, and whether an acknowledged epoch is missing is judged afterwards.
+    """
+    found = re.search(r"Corrupt WAL file: entry at byte position (\d+)", str(error))
+    if found is None:
+        return False
+    start = int(found[1]) - _ENTRY_HEAD
+    with open(directory.path / LOG, "r+b") as log:
+        log.seek(start)
+        tail = log.read()
+        written = len(tail.rstrip(b"\0"))
+        if written == len(tail) or _ENTRY_HEAD + int.from_bytes(tail[:8], "little") <= written:
+            return False
+        log.truncate(start)
+        os.fsync(log.fileno())
+    return True
+
+
 def create(directory: Directory, settings: Mapping[str, str], *, memory_limit: str, threads: int) -> None:
     """Make a new database file: it appears under its name whole or not at all."""
     unfinished = directory.path / UNFINISHED
@@ -118,10 +150,14 @@ def judge(connection: duckdb.DuckDBPyConnection, directory: Directory, *, accept
         raise not_ours(directory, marker)
     meta = dict(connection.execute("SELECT key, value FROM book.meta").fetchall())
     if int(meta["format"]) > FORMAT:
-        raise StoreError(
-            "FORMAT_TOO_NEW",
-            f"{directory.path} has format {meta['format']}, this Headrace reads up to {FORMAT}",
-            hint="upgrade Headrace",
+        raise too_new(directory, f"has format {meta['format']}, this Headrace reads up to {FORMAT}")
+    for table in ("definitions", "relations"):
+        [(newest,)] = connection.execute(f"SELECT coalesce(max(format), 0) FROM book.{table}").fetchall()
+        if newest > FORMAT:
+            raise too_new(directory, f"has {table} of format {newest}, this Headrace reads up to {FORMAT}")
+    for version in range(int(meta["format"]), FORMAT):
+        connection.execute(
+            f"BEGIN; {_UPGRADES[version]}; UPDATE book.meta SET value = '{version + 1}' WHERE key = 'format'; COMMIT"
         )
     [(epoch, at)] = connection.execute("SELECT max(epoch), arg_max(moment, epoch) FROM book.epochs").fetchall()
     here = Marker(meta["database"], epoch, at)
@@ -152,6 +188,11 @@ def _fault(connection: duckdb.DuckDBPyConnection, here: Marker, marker: Marker |
     return None
 
 
+def too_new(directory: Directory, what: str) -> StoreError:
+    """The refusal for what a later Headrace, or a later DuckDB, wrote."""
+    return StoreError("FORMAT_TOO_NEW", f"{directory.path} {what}", hint="upgrade Headrace")
+
+
 def not_ours(directory: Directory, marker: Marker | None) -> StoreError:
     """The refusal for a database file that Headrace did not write."""
     if marker is None:
@@ -168,6 +209,8 @@ def not_ours(directory: Directory, marker: Marker | None) -> StoreError:
 def unopenable(directory: Directory, error: duckdb.Error) -> StoreError:
     """What DuckDB's refusal to open the file means."""
     text = str(error)
+    if "can only read" in text:
+        return too_new(directory, f"was written by a later DuckDB: {text}")
     if "not a valid DuckDB database file" in text:
         return not_ours(directory, directory.marker())
     restore = "restore the whole directory from one backup"
@@ -175,6 +218,8 @@ def unopenable(directory: Directory, error: duckdb.Error) -> StoreError:
         return StoreError("STATE_FOREIGN", f"the write-ahead log belongs to another database: {text}", hint=restore)
     if "WAL" in text:
         return StoreError("STATE_LOST", f"the write-ahead log is damaged: {text}", hint=restore)
+    if fault := fault_of(directory.database, error):
+        return fault
     if "Could not set lock" in text or "Conflicting lock" in text:
         return StoreError("DATABASE_IN_USE", text, hint="close the program that has the file open")
     return StoreError("STATE_UNREADABLE", text, hint="check the directory, its permissions and the free space")

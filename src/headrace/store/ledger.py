@@ -11,10 +11,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
+from headrace.store.durability import Durability
+
 CATALOG = ""
 """The name the catalog itself changes under; no relation may have it."""
 
 _TRIM_AT = 256
+
+
+def rewrite_of(relation: str) -> str:
+    """The name a relation's rows are rewritten under, whether or not that alters its content."""
+    return f"rewrite of {relation}"
 
 
 class Runs:
@@ -79,7 +86,10 @@ class Ledger:
         self, epoch: int, sequences: Iterable[tuple[str, int, int]], changes: Iterable[tuple[str, int]]
     ) -> None:
         self.epoch = epoch
-        """The last epoch acknowledged; the database may be one ahead while a commit returns."""
+        """The last epoch committed; the database may be one ahead while a commit returns."""
+        self.durability = Durability(epoch)
+        self.sound: set[str] = set()
+        """Segments whose bytes were found to be those that were written."""
         by_source: dict[str, list[tuple[int, int]]] = {}
         for source, low, high in sequences:
             by_source.setdefault(source, []).append((low, high))
@@ -87,7 +97,7 @@ class Ledger:
         self._changes: dict[str, list[int]] = {relation: [at] for relation, at in changes}
 
     def committed(self, source: str, sequence: int) -> bool:
-        """Whether an acknowledged epoch recorded this sequence of this source."""
+        """Whether a committed epoch recorded this sequence of this source."""
         runs = self._sequences.get(source)
         return runs is not None and sequence in runs
 
@@ -110,7 +120,7 @@ class Ledger:
             history.pop()
 
     def settle(self, epoch: int, recorded: Iterable[tuple[str, int]]) -> None:
-        """The announced epoch is durable, with the sequences it recorded."""
+        """The announced epoch is committed, with the sequences it recorded."""
         for source, sequence in recorded:
             self._sequences.setdefault(source, Runs()).add(sequence)
         self.epoch = epoch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +14,9 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import StoreError
+from headrace.store.directory import DATABASE, checksum, damaged, fault_of
 from headrace.store.format import identifier, literal
+from headrace.store.ledger import Ledger, rewrite_of
 
 EPOCH_COLUMN = "__epoch"
 """The hidden last column of every stored relation: the epoch a row was written in."""
@@ -75,15 +79,27 @@ def no_relation(relation: str) -> StoreError:
 class Reading:
     """Reads of one transaction: everything returned belongs to the same epoch."""
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, epoch: int, segments: Path) -> None:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, epoch: int, segments: Path, ledger: Ledger) -> None:
         self.cursor = cursor
         self.epoch = epoch
         self._segments = segments
+        self._ledger = ledger
 
     def _fetch(self, sql: str) -> list[tuple[Any, ...]]:
         # Always to the end: a result left half read blocks the connection (ResourceInUseException).
-        rows: list[tuple[Any, ...]] = self.cursor.execute(sql).fetchall()
+        with self._sound():
+            rows: list[tuple[Any, ...]] = self.cursor.execute(sql).fetchall()
         return rows
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """A database file found altered while it is read is the store's error, not the query's."""
+        try:
+            yield
+        except duckdb.Error as error:
+            if fault := fault_of(self._segments.parent / DATABASE, error):
+                raise fault from error
+            raise
 
     def table(self, relation: str) -> str:
         """The relation as SQL text for ``query``; its columns are followed by ``__epoch``."""
@@ -94,11 +110,21 @@ class Reading:
         for name, rows in relations.items():
             self.cursor.register(name, rows)
         try:
-            result = self.cursor.sql(sql)
-            return pa.table({}) if result is None else result.to_arrow_table()
+            with self._sound():
+                result = self.cursor.sql(sql)
+                return pa.table({}) if result is None else result.to_arrow_table()
         finally:
             for name in relations:
-                self.cursor.unregister(name)
+                with suppress(duckdb.TransactionException):  # the query failed: its own error is the one to tell
+                    self.cursor.unregister(name)
+
+    def last_change(self, relation: str) -> int:
+        """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
+        return self._ledger.last_change(key_of(relation), self.epoch)
+
+    def rewritten(self, relation: str) -> int:
+        """The epoch that last stamped all of the relation's rows anew (compaction does); 0 if none did."""
+        return self._ledger.last_change(rewrite_of(key_of(relation)), self.epoch)
 
     def schema(self, relation: str) -> pa.Schema:
         """The schema the relation was created with, ``__epoch`` left out."""
@@ -109,9 +135,26 @@ class Reading:
 
     def scan(self, relation: str) -> pa.Table:
         """All rows stored in the database file, in the schema the relation was created with."""
+        return self.since(relation, -1, self.schema(relation))
+
+    def since(self, relation: str, epoch: int, schema: pa.Schema) -> pa.Table:
+        """All rows stamped after an epoch, however they are kept; ``schema`` is the relation's own."""
+        columns = ", ".join(identifier(name) for name in schema.names)
+        rows = self.query(f"SELECT {columns} FROM {self.table(relation)} WHERE {EPOCH_COLUMN} > {epoch}")
+        return pa.concat_tables([rows.cast(schema), self._appended(relation, epoch, schema)])
+
+    def whole(self, relation: str, batches: str) -> tuple[str, pa.Table]:
+        """The relation as SQL text that reads its appended batches by the name ``batches``, and those batches."""
         schema = self.schema(relation)
         columns = ", ".join(identifier(name) for name in schema.names)
-        return self.query(f"SELECT {columns} FROM {self.table(relation)}").cast(schema)
+        text = f"(SELECT {columns} FROM {self.table(relation)} UNION ALL SELECT {columns} FROM {batches})"
+        return text, self._appended(relation, -1, schema)
+
+    def _appended(self, relation: str, since: int, schema: pa.Schema) -> pa.Table:
+        """The rows appended as batches that no rewrite has folded in yet."""
+        key = literal(key_of(relation))
+        found = self._fetch(f"SELECT batch FROM book.appended WHERE relation = {key} AND epoch > {since}")
+        return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(b), schema) for (b,) in found], schema)
 
     def relations(self) -> list[str]:
         """The keys (lower-case names) of all stored relations."""
@@ -119,18 +162,33 @@ class Reading:
 
     def rows(self, relation: str) -> int:
         """How many rows the database file holds for the relation; segments are not counted."""
+        key = literal(key_of(relation))
         try:
-            return int(self._fetch(f"SELECT count(*) FROM {self.table(relation)}")[0][0])
+            counts = f"(SELECT coalesce(sum(rows), 0) FROM book.appended WHERE relation = {key})"
+            return int(self._fetch(f"SELECT count(*) + {counts} FROM {self.table(relation)}")[0][0])
         except duckdb.CatalogException:
             raise no_relation(relation) from None
 
     def manifest(self, relation: str) -> list[Segment]:
-        """The relation's segments, oldest first."""
+        """The relation's segments, oldest first, each checked against its checksum when it is first asked for."""
         found = self._fetch(
-            "SELECT file, rows, epoch FROM book.segments "
+            "SELECT file, rows, epoch, bytes, crc FROM book.segments "
             f"WHERE relation = {literal(key_of(relation))} ORDER BY epoch, file"
         )
-        return [Segment(self._segments / file, rows, epoch) for file, rows, epoch in found]
+        for file, _, _, *written in found:
+            if file not in self._ledger.sound and written != [None, None]:
+                self._check(self._segments / file, (written[0], written[1]))
+                self._ledger.sound.add(file)
+        return [Segment(self._segments / file, rows, epoch) for file, rows, epoch, *_ in found]
+
+    def _check(self, file: Path, written: tuple[int, int]) -> None:
+        try:
+            if checksum(file) == written:
+                return
+            what = "is not as it was written"
+        except OSError as error:
+            what = f"cannot be read: {error.strerror or error}"
+        raise damaged(file, what)
 
     def segments(self, relation: str) -> list[Path]:
         """The files of the relation, oldest first."""

@@ -27,12 +27,13 @@ class Snapshot(Reading):
         epochs = cursor.execute(
             f"BEGIN TRANSACTION READ ONLY; SELECT max(epoch) FROM book.epochs WHERE epoch >= {ledger.epoch}"
         ).fetchall()
-        super().__init__(cursor, epochs[0][0], segments)
-        self._ledger = ledger
+        super().__init__(cursor, epochs[0][0], segments, ledger)
+        # The database shows an epoch as soon as it is committed; nobody may act on one that a crash could take back.
+        ledger.durability.wait_for(self.epoch)
 
-    def last_change(self, relation: str) -> int:
-        """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
-        return self._ledger.last_change(key_of(relation), self.epoch)
+    def changed_since(self, relation: str, epoch: int) -> bool:
+        """Whether the relation's content was altered after this snapshot, by ``epoch`` at the latest."""
+        return self._ledger.last_change(key_of(relation), epoch) > self.epoch
 
     @property
     def catalog_epoch(self) -> int:
@@ -41,7 +42,10 @@ class Snapshot(Reading):
 
     def recorded(self, source: str, sequence: int) -> bool:
         """Whether this source's sequence is committed by now (possibly by a later epoch than this one)."""
-        return self._ledger.committed(source, sequence)
+        found = self._ledger.committed(source, sequence)
+        if found:
+            self._ledger.durability.wait_for(self._ledger.epoch)
+        return found
 
 
 class Readers:

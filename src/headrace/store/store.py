@@ -14,6 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TypeVar
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from headrace.errors import StoreError
 from headrace.store import format as file_format
-from headrace.store.directory import Directory, Marker, remove, unwritable
+from headrace.store.directory import DATABASE, Directory, Marker, damaged, fault_of, remove, unwritable
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Readers, Snapshot
 from headrace.store.transaction import Transaction
@@ -49,6 +50,8 @@ class Store:
         settings: Mapping[str, str],
         head: Marker,
         *,
+        durability: str,
+        group_ms: int,
         temporary: bool,
     ) -> None:
         """Use :meth:`open`."""
@@ -68,7 +71,17 @@ class Store:
         }
         folded = root.execute("SELECT min(epoch) FROM book.epochs").fetchall()[0][0]
         cursor = root.cursor()
-        self._writer = Writer(cursor, directory, self._ledger, self._readers, schemas, head, folded)
+        self._writer = Writer(
+            cursor,
+            directory,
+            self._ledger,
+            self._readers,
+            schemas,
+            head,
+            folded,
+            durability="none" if temporary else durability,
+            group_ms=group_ms,
+        )
         # Also runs at interpreter exit: DuckDB's binding complains loudly about connections left open.
         self._finish = weakref.finalize(
             self, _shut, self._pid, self._writer, self._readers, cursor, root, directory, temporary
@@ -83,12 +96,15 @@ class Store:
         defaults: Mapping[str, str] | None = None,
         memory_limit: str = "4GB",
         threads: int | None = None,
+        durability: str = "group",
+        group_ms: int = 10,
         accept_state: bool = False,
     ) -> Store:
         """Open the database in a directory, making it if there is none; ``None`` is a temporary one.
 
         ``settings`` are pinned at creation: later they may be left out, but not differ. ``defaults`` are
         pinned at creation where ``settings`` says nothing, and ignored later.
+        ``durability`` is one of :data:`headrace.store.durability.WAYS`; a temporary database has nothing to outlive.
         ``accept_state`` goes on from what is there when the marker says that epochs are missing.
         """
         temporary = path is None
@@ -100,6 +116,8 @@ class Store:
                 {**(defaults or {}), **(settings or {})},
                 memory_limit=memory_limit,
                 threads=threads or os.cpu_count() or 1,
+                durability=durability,
+                group_ms=group_ms,
                 accept_state=accept_state,
                 temporary=temporary,
             )
@@ -117,6 +135,8 @@ class Store:
         *,
         memory_limit: str,
         threads: int,
+        durability: str,
+        group_ms: int,
         accept_state: bool,
         temporary: bool,
     ) -> Store:
@@ -133,15 +153,23 @@ class Store:
                         hint="restore the whole directory from one backup",
                     )
                 file_format.create(directory, at_creation, memory_limit=memory_limit, threads=threads)
-            root = file_format.connect(
-                directory.database, directory.scratch, memory_limit=memory_limit, threads=threads
+            open_file = partial(
+                file_format.connect, directory.database, directory.scratch, memory_limit=memory_limit, threads=threads
             )
+            try:
+                root = open_file()
+            except duckdb.Error as error:
+                if not file_format.cut_torn_log(directory, error):
+                    raise
+                root = open_file()
             head = file_format.judge(root, directory, accept_state=accept_state)
             settings = file_format.pin(root, given)
             directory.mark(head)
-            named = {file for (file,) in root.execute("SELECT file FROM book.segments").fetchall()}
-            directory.sweep_segments(named)
-            return cls(directory, root, settings, head, temporary=temporary)
+            segments = dict(root.execute("SELECT file, bytes FROM book.segments").fetchall())
+            directory.sweep_segments(set(segments))
+            for file, size in segments.items():
+                _check_size(directory.segments / file, size)
+            return cls(directory, root, settings, head, durability=durability, group_ms=group_ms, temporary=temporary)
         except BaseException as error:
             if root is not None:
                 root.close()
@@ -174,9 +202,11 @@ class Store:
         try:
             yield Snapshot(cursor, self._segments, self._ledger)
         except duckdb.Error as error:
-            if self._finish.alive:
-                raise
-            raise closed() from error
+            if not self._finish.alive:
+                raise closed() from error
+            if fault := fault_of(self.path / DATABASE, error):
+                raise fault from error
+            raise
         finally:
             with suppress(duckdb.Error):
                 cursor.close()
@@ -230,6 +260,16 @@ class Store:
             raise closed()
 
 
+def _check_size(file: Path, size: int | None) -> None:
+    """A segment that is gone or cut short is noticed at open; its bytes are looked at when it is first read."""
+    try:
+        found = file.stat().st_size
+    except FileNotFoundError:
+        raise damaged(file, "is gone") from None
+    if size is not None and found != size:
+        raise damaged(file, f"has {found:,} bytes, {size:,} were written")
+
+
 def _shut(
     pid: int,
     writer: Writer,
@@ -254,5 +294,4 @@ def _shut(
         if not temporary:
             # Without it the log stays and is replayed at the next open: slower, not wrong.
             with suppress(duckdb.Error, OSError):
-                cursor.execute("CHECKPOINT")
-                directory.sync_marker()
+                writer.checkpoint()

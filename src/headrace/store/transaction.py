@@ -16,10 +16,13 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import CatalogError, StoreError
-from headrace.store.directory import sync_file
+from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
-from headrace.store.ledger import CATALOG, Ledger
+from headrace.store.ledger import CATALOG, Ledger, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, key_of, no_relation
+
+BATCH_ROWS = 16_384
+"""Appended rows that are kept as one batch; more go into the relation's own table."""
 
 
 @contextmanager
@@ -28,11 +31,7 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except duckdb.FatalException as error:
-        raise StoreError(
-            "STATE_BROKEN",
-            f"{path}: {error}",
-            hint="close the database and open it again; acknowledged epochs are safe",
-        ) from error
+        raise broken(path, str(error)) from error
     except (duckdb.IOException, duckdb.TransactionException, duckdb.OutOfMemoryException, OSError) as error:
         # DuckDB reports a log it could not write as a failed COMMIT; other transaction errors are not ours to name.
         if isinstance(error, duckdb.TransactionException) and "Failed to commit" not in str(error):
@@ -55,8 +54,7 @@ class Transaction(Reading):
         ledger: Ledger,
         schemas: Mapping[str, pa.Schema],
     ) -> None:
-        super().__init__(cursor, epoch, segments)
-        self._ledger = ledger
+        super().__init__(cursor, epoch, segments, ledger)
         self.schemas = dict(schemas)
         """Schemas of the stored relations as this transaction sees them."""
         self.changed: set[str] = set()
@@ -64,6 +62,8 @@ class Transaction(Reading):
         self.recorded: list[tuple[str, int]] = []
         self.doomed: list[Path] = []
         """Files that no epoch from this one on names."""
+        self.written = 0
+        """Rows given to DuckDB; very many of them it writes to the database file before the commit."""
         self.takes_epoch = True
 
     def unchanged(self) -> None:
@@ -125,7 +125,29 @@ class Transaction(Reading):
             # `rows` is found by DuckDB in this frame: registering a view costs more than the insert.
             with writing(self._segments.parent):
                 self.cursor.execute(f"INSERT INTO {self.table(relation)} SELECT *, {self.epoch} FROM rows")
+            self.written += rows.num_rows
             self.changed.add(key_of(relation))
+
+    def append_batches(self, batches: Mapping[str, pa.Table]) -> None:
+        """Add rows to many stored relations, stamped with this epoch, at about the cost of one.
+
+        Small ones are kept as Arrow batches in one table of the book until the relation is rewritten;
+        :meth:`Reading.since` gives them back.
+        """
+        small: list[tuple[str, int, bytes]] = []
+        for relation, given in batches.items():
+            rows = self._conform(relation, given)
+            if rows.num_rows > BATCH_ROWS:
+                self.append(relation, rows)
+            elif rows.num_rows:
+                batch = rows.combine_chunks().to_batches()[0].serialize().to_pybytes()
+                small.append((key_of(relation), rows.num_rows, batch))
+        if small:
+            names, counts, blobs = zip(*small, strict=True)
+            entries = pa.table({"relation": names, "rows": counts, "batch": pa.array(blobs, pa.binary())})
+            self._execute_over(entries, f"INSERT INTO book.appended SELECT *, {self.epoch} FROM rows")
+            self.written += sum(counts)
+            self.changed.update(names)
 
     def replace(self, relation: str, rows: pa.Table, *, altered: bool = False) -> None:
         """Swap the whole content, all of it stamped with this epoch.
@@ -134,6 +156,8 @@ class Transaction(Reading):
         """
         rows = self._conform(relation, rows)
         self._fill(key_of(relation), rows)
+        self._execute(f"DELETE FROM book.appended WHERE relation = {literal(key_of(relation))}")
+        self.changed.add(rewrite_of(key_of(relation)))
         if altered:
             self.changed.add(key_of(relation))
 
@@ -141,7 +165,8 @@ class Transaction(Reading):
         """Remove a stored relation with its rows and segments."""
         key = self._known(relation)
         self._execute(f"DROP TABLE {self.table(key)}")
-        self._execute(f"DELETE FROM book.relations WHERE relation = {literal(key)}")
+        for table in ("relations", "appended"):
+            self._execute(f"DELETE FROM book.{table} WHERE relation = {literal(key)}")
         self.remove_segments(key)
         del self.schemas[key]
         self.changed.add(key)
@@ -180,6 +205,7 @@ class Transaction(Reading):
         # A new table instead of DELETE and INSERT: faster, and no dead rows for later scans to step over.
         # Snapshots that are open keep the old one.
         columns = ", ".join(identifier(name) for name in rows.schema.names)
+        self.written += rows.num_rows
         self._execute_over(
             rows,
             f"CREATE OR REPLACE TABLE {self.table(key)} AS "
@@ -207,10 +233,13 @@ class Transaction(Reading):
             )
         with writing(file):
             sync_file(file)
+            size, check = checksum(file)
         key = key_of(relation)
         self._execute(
-            f"INSERT INTO book.segments VALUES ({literal(key)}, {literal(file.name)}, {int(rows)}, {self.epoch})"
+            "INSERT INTO book.segments VALUES "
+            f"({literal(key)}, {literal(file.name)}, {int(rows)}, {self.epoch}, {size}, {check})"
         )
+        self._ledger.sound.add(file.name)
         if altered:
             self.changed.add(key)
 

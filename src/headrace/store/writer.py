@@ -1,24 +1,28 @@
 """The one thread that commits. One DuckDB transaction is one epoch; when a commit returns, it is durable.
 
-DuckDB writes and syncs its log inside COMMIT. It would also checkpoint there, with the caller waiting;
-instead the writer folds the log in between commits: early when nobody waits, at the latest when the
-log is large. A checkpoint takes about 7 ms per MB of log on a small machine.
+How the log is synced is :mod:`headrace.store.durability`. DuckDB would also checkpoint inside COMMIT, with
+the caller waiting; instead the writer folds the log in between commits: early when nobody waits, at the
+latest when the log is large. A checkpoint takes about 7 ms per MB of log on a small machine.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from headrace.errors import StoreError
-from headrace.store.directory import Directory, Marker
+from headrace.store.directory import Directory, Marker, broken
+from headrace.store.durability import BULK_ROWS
 from headrace.store.format import microseconds
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Readers
@@ -30,10 +34,21 @@ LOG_SOFT = 4 << 20
 """Log size at which the writer checkpoints if no commit is waiting."""
 LOG_HARD = 8 << 20
 """Log size at which it checkpoints even so."""
+LOG_ROOM = 64 << 20
+"""Free space without which, and twice the log, it does not: a checkpoint that fails would break the database."""
 WAITING = 64
 """Commits that may wait; one more caller blocks until there is room."""
 FOLD_EVERY = 65_536
 """Epoch rows kept as they are, and how many new ones call for folding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Work that waits for the writer, and where its outcome goes."""
+
+    work: Callable[[Transaction], Any]
+    label: str
+    done: Future[Any]
 
 
 class Writer:
@@ -48,18 +63,26 @@ class Writer:
         schemas: dict[str, pa.Schema],
         head: Marker,
         folded: int,
+        *,
+        durability: str,
+        group_ms: int,
     ) -> None:
         self._cursor = cursor
         self._directory = directory
         self._ledger = ledger
         self._readers = readers
         self._schemas = schemas
-        self._database = head.database
+        self._head = head
         self._folded = folded
-        self._stopped = False
+        self._durability = durability
+        self._gather = group_ms / 1000
+        self._log_is_new = True
+        self._stopped = self._ended = False
         self._gate = threading.Lock()
         self._running: Future[Any] | None = None
-        self._queue: queue.Queue[tuple[Callable[[Transaction], Any], str, Future[Any]] | None] = queue.Queue(WAITING)
+        self._interrupting = threading.Lock()
+        self._queue: queue.Queue[Commit | None] = queue.Queue(WAITING)
+        self._sync_commits(durability == "commit")
         self._thread = threading.Thread(target=self._run, name="headrace-writer", daemon=True)
         self._thread.start()
 
@@ -71,20 +94,22 @@ class Writer:
                 "commit() was called by the work of another commit",
                 hint="do it in the same transaction, or after the commit has returned",
             )
+        self._ledger.durability.check()
         done: Future[T] = Future()
         with self._gate:
             if self._stopped:
                 raise closed()
-            self._queue.put((work, label, done))
+            self._queue.put(Commit(work, label, done))
         try:
             return done.result()
         except KeyboardInterrupt:
             # Ctrl-C while waiting: leave no commit behind whose outcome nobody will learn.
-            if not done.cancel():
-                with suppress(duckdb.Error):
+            # Again and again: DuckDB forgets an interrupt that comes between two statements.
+            while not done.cancel() and not done.done():
+                with self._interrupting, suppress(duckdb.Error):
                     if self._running is done:
                         self._cursor.interrupt()
-                done.exception()
+                wait([done], timeout=0.1)
             raise
         finally:
             del done  # its exception's traceback refers to this frame
@@ -101,26 +126,78 @@ class Writer:
                 self._queue.put(None)
         self._thread.join()
 
+    def checkpoint(self) -> None:
+        """Fold the log into the database file, synced whatever the way of committing. Once stopped, for any thread.
+
+        On a disk nearly full the log stays as it is: it is replayed at the next open, slower but not wrong.
+        """
+        if self._directory.room() < LOG_ROOM + 2 * self._directory.log_bytes():
+            return
+        with self._synced():
+            self._cursor.execute("CHECKPOINT")
+        self._log_is_new = True
+        # So that a power cut cannot bring back one from before the epochs that were folded.
+        self._directory.sync_marker()
+
     def _run(self) -> None:
-        while not self._stopped or not self._queue.empty():
-            item = self._queue.get()
-            if item is None:
+        self._ledger.durability.written_by(threading.get_ident())
+        while not self._ended and (not self._stopped or not self._queue.empty()):
+            first = self._queue.get()
+            if first is None:
                 return
-            work, label, done = item
-            if done.set_running_or_notify_cancel():
-                self._running = done
-                try:
-                    done.set_result(self._commit(work, label))
-                except BaseException as error:
-                    done.set_exception(error)
-                self._running = None
+            self._serve(first)
             # Nothing of a finished commit may live on while the thread waits for the next one.
-            del item, work, label, done
+            del first
             if not self._stopped:
                 self._tend()
 
+    def _serve(self, first: Commit) -> None:
+        """Commit ``first`` and what comes with it, make it durable, say so.
+
+        Outcomes are held back until then, errors too: an error may tell of an epoch before it.
+        """
+        outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+        before = self._ledger.epoch
+        for item in chain((first,), self._companions()):
+            if item.done.set_running_or_notify_cancel():
+                outcomes.append((item.done, *self._attempt(item)))
+        failure = self._secure() if self._ledger.epoch > before else None
+        for done, result, error in outcomes:
+            if error or failure:
+                done.set_exception(error or failure)
+            else:
+                done.set_result(result)
+
+    def _companions(self) -> Iterator[Commit]:
+        """Whoever waits already, and whoever comes in a while; nobody more once a reader waits."""
+        if self._durability != "group":
+            return
+        until = time.monotonic() + self._gather
+        while waiting := self._queue.qsize():
+            for _ in range(waiting):
+                item = self._queue.get()
+                if item is None:
+                    self._ended = True
+                    return
+                yield item
+                if self._ledger.durability.wanted:
+                    return
+            if time.monotonic() >= until:
+                return
+
+    def _attempt(self, item: Commit) -> tuple[Any, BaseException | None]:
+        self._running = item.done
+        try:
+            return self._commit(item.work, item.label), None
+        except BaseException as error:
+            return None, error
+        finally:
+            with self._interrupting:
+                self._running = None
+
     def _commit(self, work: Callable[[Transaction], T], label: str) -> T:
         cursor, ledger, path = self._cursor, self._ledger, self._directory.path
+        ledger.durability.check()
         tx = Transaction(cursor, ledger.epoch + 1, self._directory.segments, ledger, self._schemas)
         with writing(path):
             cursor.execute("BEGIN")
@@ -133,8 +210,14 @@ class Writer:
             at = microseconds()
             ledger.announce(tx.epoch, tx.changed)
             announced = True
+            statement = tx.epoch_row(at, label) + "; COMMIT"
             with writing(path):
-                cursor.execute(tx.epoch_row(at, label) + "; COMMIT")
+                # Files may be deleted only once no crash can bring back an epoch that names them.
+                if tx.written >= BULK_ROWS or tx.doomed:
+                    with self._synced():
+                        cursor.execute(statement)
+                else:
+                    cursor.execute(statement)
         except BaseException:
             if announced:
                 ledger.withdraw(tx.epoch, tx.changed)
@@ -143,13 +226,46 @@ class Writer:
                 cursor.execute("ROLLBACK")
             raise
         self._schemas = tx.schemas
+        self._head = Marker(self._head.database, tx.epoch, at)
         ledger.settle(tx.epoch, tx.recorded)
-        # The epoch is durable whatever becomes of the marker; one that lags only notices less.
-        with suppress(OSError):
-            self._directory.mark(Marker(self._database, tx.epoch, at))
         self._readers.doom(tx.epoch, tx.doomed)
         ledger.trim(self._readers.oldest(tx.epoch), tx.changed)
         return result
+
+    def _secure(self) -> StoreError | None:
+        """Make all that was committed durable and let readers have it."""
+        durability = self._ledger.durability
+        try:
+            if self._durability == "group" or (self._durability == "commit" and self._log_is_new):
+                self._directory.sync_log(name=self._log_is_new)
+            self._log_is_new = False
+        except OSError as error:
+            # What a failed sync leaves on the disk nobody knows, and a second one would not tell.
+            failure = broken(self._directory.path, f"the write-ahead log could not be synced: {error}")
+            durability.failed(failure)
+            return failure
+        # The epochs are durable whatever becomes of the marker; one that lags only notices less.
+        with suppress(OSError):
+            self._directory.mark(self._head)
+        durability.reached(self._head.epoch)
+        return None
+
+    @contextmanager
+    def _synced(self) -> Iterator[None]:
+        """DuckDB syncs what it writes inside the block."""
+        if self._durability == "commit":
+            yield
+            return
+        self._sync_commits(True)
+        try:
+            yield
+        finally:
+            # Left on by a failure it would only be slower.
+            with suppress(duckdb.Error):
+                self._sync_commits(False)
+
+    def _sync_commits(self, on: bool) -> None:
+        self._cursor.execute(f"SET GLOBAL fsync_mode = '{'STANDARD' if on else 'NONE'}'")
 
     def _tend(self) -> None:
         """What can wait until the caller has its answer; a failure here is tried again after the next commit."""
@@ -159,7 +275,7 @@ class Writer:
                 self._folded = fold(self._cursor, self._ledger)
             log = self._directory.log_bytes()
             if log >= LOG_HARD or (log >= LOG_SOFT and self._queue.empty()):
-                self._cursor.execute("CHECKPOINT")
+                self.checkpoint()
 
 
 def fold(cursor: duckdb.DuckDBPyConnection, ledger: Ledger) -> int:

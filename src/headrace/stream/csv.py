@@ -41,8 +41,10 @@ MAX_RECORD = 1 << 26
 LOOK_BACK_LIMIT = 1 << 20
 """How far a plan looks back from a cut for a quote that tells where it is."""
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
+"""The byte-order mark of UTF-8."""
 _SHOWN = 60
+_ALIASES = {"delim": "delimiter", "sep": "delimiter", "nullstr": "null", "nullvalue": "null"}
 KERNEL_BYTES = 4 << 20
 """Pieces at least this large are read by the compiled kernel; smaller ones do not pay for loading it."""
 
@@ -84,7 +86,7 @@ class CsvOptions:
         """
         known: dict[str, Any] = {"delimiter": delimiter}
         for name, value in options.items():
-            key = {"delim": "delimiter", "sep": "delimiter", "nullstr": "null"}.get(name.lower(), name.lower())
+            key = _ALIASES.get(name.lower(), name.lower())
             if key not in ("header", "delimiter", "quote", "null"):
                 raise SqlError(
                     "COPY_OPTION_UNKNOWN",
@@ -166,7 +168,7 @@ def layout(path: Path, options: CsvOptions, schema: Schema) -> CsvFile:
     head = data[:4].tobytes()
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError("CSV_INVALID_UTF8", f"{path} is UTF-16", hint="convert it to UTF-8")
-    start = len(_BOM) if head.startswith(_BOM) else 0
+    start = len(BOM) if head.startswith(BOM) else 0
     names = tuple(f.name for f in schema)
     if options.header and start < data.size:
         end = options.quoting.next_record(data, start, start + 1, limit=1)
@@ -211,7 +213,7 @@ def _match_names(path: Path, found: list[str], schema: Schema) -> tuple[str, ...
     if unknown := [n for n, known in zip(found, names, strict=True) if known is None]:
         raise DataError(
             "UNKNOWN_COLUMN",
-            f"the header of {path} names {_shorten(', '.join(unknown))}, which the stream does not have",
+            f"the header of {path} names {shorten(', '.join(unknown))}, which the stream does not have",
             hint=f"{expected}; a file without a header needs header false",
         )
     if repeated := sorted({n for n in names if n is not None and names.count(n) > 1}):
@@ -363,9 +365,9 @@ class _PieceReader:
     def _parsed(self, start: int, end: int, parse: pacsv.ParseOptions, convert: pacsv.ConvertOptions) -> pa.RecordBatch:
         """One block through pyarrow, in one piece and in this thread."""
         block = self.buffer.slice(start, end - start)
-        if block[: len(_BOM)].to_pybytes() == _BOM:
+        if block[: len(BOM)].to_pybytes() == BOM:
             # past the file's start it is data, but pyarrow skips one before anything it is given
-            block = pa.py_buffer(_BOM + block.to_pybytes())
+            block = pa.py_buffer(BOM + block.to_pybytes())
         if self.data[end - 1] != NEWLINE:
             # pyarrow takes an empty last field of a file without a last line end for a quoted one
             # if the field before it was: '"x",' would not end in a NULL
@@ -385,14 +387,14 @@ class _PieceReader:
         try:
             parsed = self._parsed(start, end, self.parse, self.convert)
             if not self.wanted:
-                return _rows_without_columns(parsed.num_rows)
+                return rows_without_columns(parsed.num_rows)
             arrays = [self._finished(f, a) for f, a in zip(self.wanted, parsed.columns, strict=True)]
         except StopIteration:
-            return _rows_without_columns(0)
+            return rows_without_columns(0)
         except pa.ArrowInvalid:
             arrays = self._reread(start, end)
             if not self.wanted:
-                return _rows_without_columns(0)
+                return rows_without_columns(0)
         for f, array in zip(self.wanted, arrays, strict=True):
             if not f.nullable and array.null_count:
                 row = self._row(start, pc.index(pc.is_null(array), True).as_py() + 1)
@@ -434,7 +436,7 @@ class _PieceReader:
         self._check_values(start, columns)
         if broken:
             first = broken[0]
-            what = f"{first.actual_columns} fields where {first.expected_columns} are expected: {_shorten(first.text)}"
+            what = f"{first.actual_columns} fields where {first.expected_columns} are expected: {shorten(first.text)}"
             hint = f"the delimiter is {self.options.delimiter!r}; quote a value that contains it"
             raise self._error("CSV_COLUMN_COUNT", self._row(start, first.number), what, hint)
         text = [c.cast(pa.string()) for c in columns]
@@ -459,7 +461,7 @@ class _PieceReader:
         try:
             text = value.decode()
         except UnicodeDecodeError:
-            shown = _shorten(value.decode(errors="backslashreplace"))
+            shown = shorten(value.decode(errors="backslashreplace"))
             what = f"column {f.name} is not UTF-8: {shown}"
             raise self._error("CSV_INVALID_UTF8", row, what, "convert the file to UTF-8") from None
         hint = spellings.EXPECTED.get(f.type.name)
@@ -467,7 +469,7 @@ class _PieceReader:
             hint = "the first line looks like a header: write header true"
         elif text == "":
             hint = f"an empty field in quotes is text; NULL is spelled {self.options.null!r} without quotes"
-        raise self._error("CSV_BAD_VALUE", row, f"column {f.name}: {_shorten(text)!r} is no {f.type.sql}", hint)
+        raise self._error("CSV_BAD_VALUE", row, f"column {f.name}: {shorten(text)!r} is no {f.type.sql}", hint)
 
     def _row(self, start: int, number: int) -> int:
         """The row's number in the file, from its number in the block at ``start``.
@@ -489,10 +491,10 @@ def count_rows(file: CsvFile, upto: int, options: CsvOptions) -> int | None:
     return options.quoting.count_records(data, file.data_start, upto, skip_blank=len(file.names) > 1)
 
 
-def _rows_without_columns(rows: int) -> pa.RecordBatch:
+def rows_without_columns(rows: int) -> pa.RecordBatch:
     """A batch that is only a number of rows."""
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_arrays([], fields=[], mask=pa.nulls(rows).is_valid()))
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -14,19 +14,32 @@ a slice, every record is in exactly one.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
 from headrace.errors import DataError, NotYetSupported
-from headrace.stream import csv, parquet
-from headrace.stream.csv import CsvFile, CsvOptions, CsvPiece, CsvSlice
+from headrace.stream import csv, json_lines, parquet
+from headrace.stream.csv import CsvFile, CsvOptions, CsvPiece, CsvSlice, read_csv
+from headrace.stream.json_lines import JsonFile, JsonPiece, JsonSlice, read_json
 from headrace.stream.parquet import ParquetFile, ParquetSlice
 from headrace.types import Schema
 
-Slice = CsvSlice | ParquetSlice
+TextSlice = CsvSlice | JsonSlice
+Slice = TextSlice | ParquetSlice
 
-FORMATS = ("csv", "tsv", "parquet")
-_EXTENSIONS = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".parq": "parquet", ".pq": "parquet"}
+FORMATS = ("csv", "tsv", "json", "parquet")
+_EXTENSIONS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".parq": "parquet",
+    ".pq": "parquet",
+}
 
 
 def resolve(pattern: str, format: str | None = None) -> list[Path]:
@@ -56,12 +69,12 @@ def resolve(pattern: str, format: str | None = None) -> list[Path]:
 
 
 def format_of(paths: Sequence[Path], format: str | None = None) -> str:
-    """``csv``, ``tsv`` (CSV whose delimiter is a tab unless said otherwise) or ``parquet``.
+    """``csv``, ``tsv`` (CSV whose delimiter is a tab unless said otherwise), ``json`` (lines) or ``parquet``.
 
     >>> format_of([Path("a.CSV"), Path("b.csv")]), format_of([Path("a.dat")], "Parquet")
     ('csv', 'parquet')
     """
-    hint = "write FORMAT csv or FORMAT parquet; compressed CSV is not read yet"
+    hint = "write FORMAT csv, json or parquet; compressed text is not read yet"
     if format is not None:
         if format.lower() not in FORMATS:
             raise DataError("COPY_FORMAT_UNKNOWN", f"COPY does not read the format {format}", hint=hint)
@@ -94,8 +107,25 @@ def plan_slices(
     """
     if format == "parquet":
         return _parquet_slices([parquet.inspect(path, schema) for path in paths], parallelism)
+    if format == "json":
+        return _json_slices([json_lines.layout(path) for path in paths], parallelism)
     options = options or CsvOptions(delimiter="\t" if format == "tsv" else ",")
     return _csv_slices([csv.layout(path, options, schema) for path in paths], options, parallelism, quoted_newlines)
+
+
+def read_text(
+    piece_of: TextSlice,
+    options: CsvOptions | None,
+    schema: Schema,
+    columns: tuple[str, ...],
+    *,
+    zone: str,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice of CSV or JSON, read by this process."""
+    if isinstance(piece_of, JsonSlice):
+        return read_json(piece_of, schema, columns, zone=zone, progress=progress)
+    return read_csv(piece_of, options or CsvOptions(), schema, columns, zone=zone, progress=progress)
 
 
 def _csv_slices(files: list[CsvFile], options: CsvOptions, parallelism: int, exact: bool) -> list[Slice]:
@@ -106,6 +136,13 @@ def _csv_slices(files: list[CsvFile], options: CsvOptions, parallelism: int, exa
     sizes = [file.size - file.data_start for file in files]
     cuts = _cut(sizes, [file.data_start for file in files], parallelism, record_at)
     return [CsvSlice(tuple(CsvPiece(files[i], start, end) for i, start, end in group)) for group in cuts]
+
+
+def _json_slices(files: list[JsonFile], parallelism: int) -> list[Slice]:
+    sizes = [file.size - file.data_start for file in files]
+    starts = [file.data_start for file in files]
+    cuts = _cut(sizes, starts, parallelism, lambda i, byte: json_lines.line_start(files[i], starts[i] + byte))
+    return [JsonSlice(tuple(JsonPiece(files[i], start, end) for i, start, end in group)) for group in cuts]
 
 
 def _parquet_slices(files: list[ParquetFile], parallelism: int) -> list[Slice]:

@@ -18,16 +18,17 @@ import pyarrow as pa
 from headrace.catalog import Stream
 from headrace.engine import tasks
 from headrace.engine.places import Place, choose
-from headrace.engine.spark import Relation, frame_of_csv, frame_of_rows, leaf, run_plan
+from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, run_plan
 from headrace.engine.worker import PipelineCannot, Slice, Static, Work
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
 from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
-from headrace.stream.csv import CsvOptions, CsvSlice, QuotedNewline
-from headrace.stream.files import plan_slices
+from headrace.stream.csv import CsvOptions, QuotedNewline
+from headrace.stream.files import TextSlice, plan_slices
 from headrace.types import Schema, arrow_schema, quote
 from headrace.view.compiled import InsertPipeline
+from headrace.view.sharing import Sharing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -83,6 +84,7 @@ class Intake:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._sharing = Sharing(runtime.settings.time_zone)
 
     def state_rows(
         self,
@@ -128,6 +130,7 @@ class Intake:
             given.options if isinstance(given, Files) else None,
             settings.time_zone,
             tuple(f for f in stream.columns if f.name in read and f not in held),
+            self._sharing.of(stream, native) if len(native) > 1 else (),
         )
         total, states = 0, dict[str, list[pa.Table]]()
         if native or not by_spark:
@@ -210,7 +213,7 @@ class Intake:
         worker.load(work.statics)
         states: StateRows = {}
         for table in batches:
-            for state, rows in worker.partials(work.pipelines, table.select(list(work.columns))).items():
+            for state, rows in worker.partials(work, table.select(list(work.columns))).items():
                 states.setdefault(state, []).append(rows)
         return states
 
@@ -238,11 +241,10 @@ class Intake:
         slices = plan_slices(
             given.paths, given.format, given.options, given.schema, names, parallelism, quoted_newlines=True
         )
-        csv = [s for s in slices if isinstance(s, CsvSlice)]
-        if not csv:
+        text = [s for s in slices if isinstance(s, TextSlice)]
+        if not text:
             return frame_of_rows(spark, arrow_schema(stream.columns).empty_table(), stream.columns), 0
-        assert given.options is not None
-        return _in_columns(frame_of_csv(spark, csv, given.options, given.schema, zone), given.schema, stream), None
+        return _in_columns(frame_of_text(spark, text, given.options, given.schema, zone), given.schema, stream), None
 
     def _by_spark(
         self, stream: Stream, pipeline: InsertPipeline, statics: Sequence[Static], frame: DataFrame

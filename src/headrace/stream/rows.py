@@ -48,7 +48,11 @@ def to_arrow(data: Any, schema: Schema, *, zone: str = "UTC") -> pa.Table | pa.R
         return _table(data, schema, zone)
     module = type(data).__module__.partition(".")[0]
     if module == "pandas" and hasattr(data, "columns"):
-        return _table(_from_pandas(data), schema, zone)
+        found = _from_pandas(data)
+        if not found.num_rows:  # pandas types an empty column by guess
+            match_columns(found.schema.names, schema)
+            return arrow_schema(schema).empty_table()
+        return _table(found, schema, zone)
     if module == "polars" and hasattr(data, "collect"):
         data = data.collect()
     if isinstance(data, pa.RecordBatchReader):

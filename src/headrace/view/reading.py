@@ -3,21 +3,32 @@
 A result is kept with the epoch of the last change to anything it rests on: the
 view's states, and the tables and views of its upper pipeline. While none of them changes,
 a query gets the kept rows.
+
+States that fit are kept merged in memory (``resident.py``). A query takes the
+view's lock, folds in what came since the last one, and runs the upper pipeline
+over the columns; inserts take no lock at all: what they append to the store is
+the queue of 000 §4.2.5, and its bound is compaction.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from headrace import query, tables
+from headrace.engine.spark import Relation
+from headrace.plan.split import State
 from headrace.runtime import Runtime
-from headrace.store import Snapshot
+from headrace.store import Snapshot, Transaction
+from headrace.types import arrow_schema
 from headrace.view.compiled import ContinuousView
+from headrace.view.resident import Resident, Unfoldable, can_reside
 
 
 @dataclass(frozen=True)
@@ -30,57 +41,159 @@ class Refresh:
 
 
 class Answers:
-    """The kept results of all continuous views."""
+    """The kept results of all continuous views, and their states in memory."""
 
     def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
         self._runtime = runtime
         self._views = views
         self._kept: dict[str, Refresh] = {}
-        self._locks: dict[str, threading.Lock] = {}
-        self._prepared: dict[str, tuple[ContinuousView, query.Prepared, query.Leaves]] = {}
+        self._locks: dict[str, threading.RLock] = {}
+        self._prepared: dict[str, tuple[ContinuousView, query.Prepared]] = {}
+        self._residents = WeakKeyDictionary[ContinuousView, dict[str, Resident | None]]()
         self._guard = threading.Lock()
         self.evaluations = 0
         """How often an upper pipeline really ran."""
 
-    def rows(self, snapshot: Snapshot, view: ContinuousView) -> pa.Table:
-        """The view's rows as of the snapshot."""
+    # Reading
+
+    def rows(self, snapshot: Snapshot, view: ContinuousView, *, patient: bool = False) -> pa.Table:
+        """The view's rows as of the snapshot.
+
+        Raises :class:`~headrace.query.Again` where the state in memory is newer, unless the caller is patient
+        enough for the store to merge it.
+        """
         changed = self._changed(snapshot, view)
         kept = self._kept.get(view.name)
         if kept is not None and kept.epoch == changed:
             return kept.rows
-        with self._lock(view.name):
+        with self.lock(view.name):
             kept = self._kept.get(view.name)
             if kept is not None and kept.epoch == changed:
                 return kept.rows
             started = time.perf_counter()
-            rows = self._evaluate(snapshot, view)
+            rows = self._evaluate(snapshot, view, patient)
             if kept is None or kept.epoch < changed:
                 self._kept[view.name] = Refresh(changed, rows, time.perf_counter() - started)
             return rows
 
+    def is_fresh(self, snapshot: Snapshot, view: ContinuousView) -> bool:
+        """Whether the kept rows are the answer as of the snapshot."""
+        kept = self._kept.get(view.name)
+        return kept is not None and kept.epoch == self._changed(snapshot, view)
+
     def last(self, view: str) -> Refresh | None:
         return self._kept.get(view)
 
-    def forget(self, view: str) -> None:
-        self._kept.pop(view, None)
-        self._prepared.pop(view, None)
+    def forget(self, view: ContinuousView) -> None:
+        """Let go of everything kept for a view that is no more."""
+        with self.lock(view.name):
+            self._kept.pop(view.name, None)
+            self._prepared.pop(view.name, None)
+            self._residents.pop(view, None)
 
-    def _lock(self, name: str) -> threading.Lock:
+    def lock(self, name: str) -> threading.RLock:
+        """Held while a view's resident state is folded into or read."""
         with self._guard:
-            return self._locks.setdefault(name, threading.Lock())
+            return self._locks.setdefault(name, threading.RLock())
+
+    def states(self, snapshot: Snapshot, view: ContinuousView, *, patient: bool = False) -> query.Leaves:
+        """The view's merged states as leaves of a query. Hold the view's lock while it runs."""
+        merges: dict[Relation, str] = {}
+        live: dict[Relation, pa.Table] = {}
+        batches: dict[str, pa.Table] = {}
+        for state in view.plan.states:
+            resident = self._caught_up(snapshot, view, state, patient)
+            if resident is None:
+                name = f"__appended_{state.name}"
+                source, batches[name] = snapshot.whole(view.relation(state), name)
+                merges["state", state.name] = view.merge_sql(state, source)
+            else:
+                live["state", state.name] = resident.table()
+        return query.Leaves({}, merges, live, batches)
 
     def _changed(self, snapshot: Snapshot, view: ContinuousView) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]
         below = [self._changed(snapshot, self._views[v.lower()]) for v in view.upper_views]
         return max([*(snapshot.last_change(r) for r in relations), *below])
 
-    def _evaluate(self, snapshot: Snapshot, view: ContinuousView) -> pa.Table:
+    def _evaluate(self, snapshot: Snapshot, view: ContinuousView, patient: bool) -> pa.Table:
+        views = {("view", v): self.rows(snapshot, self._views[v.lower()], patient=patient) for v in view.upper_views}
+        leaves = replace(self.states(snapshot, view, patient=patient), arrow=views)
         self.evaluations += 1
         if self._prepared.get(view.name, (None,))[0] is not view:
-            merges = {("state", s.name): view.merge_sql(s, snapshot.table(view.relation(s))) for s in view.plan.states}
-            self._prepared[view.name] = (view, query.Prepared(self._runtime, view.plan.upper), query.Leaves({}, merges))
-        _, prepared, leaves = self._prepared[view.name]
-        if view.upper_views:
-            rows = {("view", v): self.rows(snapshot, self._views[v.lower()]) for v in view.upper_views}
-            leaves = query.Leaves(rows, leaves.sql)
-        return query.run(self._runtime, snapshot, prepared, leaves)
+            self._prepared[view.name] = (view, query.Prepared(self._runtime, view.plan.upper))
+        return query.run(self._runtime, snapshot, self._prepared[view.name][1], leaves)
+
+    # Resident states
+
+    def _caught_up(self, snapshot: Snapshot, view: ContinuousView, state: State, patient: bool) -> Resident | None:
+        """The state in memory as of the snapshot; None if it cannot be held there."""
+        relation = view.relation(state)
+        held = self._residents.setdefault(view, {})
+        resident = held.get(state.name)
+        if resident is None:
+            if state.name in held or not can_reside(state):
+                return None
+            resident = Resident(state)
+        if resident.epoch > snapshot.epoch and snapshot.changed_since(relation, resident.epoch):
+            if patient:
+                return None
+            raise query.Again
+        if snapshot.rewritten(relation) > resident.epoch >= 0:
+            resident = Resident(state)
+        if not self._drain(snapshot, view, state, resident):
+            return None
+        held[state.name] = resident if self._affordable(resident) else None
+        return held[state.name]
+
+    def _drain(self, reading: Snapshot | Transaction, view: ContinuousView, state: State, resident: Resident) -> bool:
+        """Fold in the rows that were appended since the resident's epoch; False if they cannot be."""
+        relation = view.relation(state)
+        if resident.epoch >= 0 and reading.last_change(relation) <= resident.epoch:
+            resident.epoch = max(resident.epoch, reading.epoch)
+            return True
+        held = self._residents[view]
+        try:
+            resident.fold(reading.since(relation, resident.epoch, arrow_schema(state.schema)), reading.epoch)
+        except Unfoldable:
+            held[state.name] = None
+            return False
+        except BaseException:
+            held.pop(state.name, None)  # some rows are in and some are not: it is read anew next time
+            raise
+        return True
+
+    def _affordable(self, resident: Resident) -> bool:
+        every = {r for held in list(self._residents.values()) for r in list(held.values()) if r is not None}
+        return sum(r.bytes for r in every | {resident}) <= self._runtime.settings.state_memory
+
+    # Compaction
+
+    @contextmanager
+    def compacting(self, view: ContinuousView, *, wait: bool) -> Iterator[bool]:
+        """Whether the view's states may be rewritten now: not while a query reads them, unless told to wait."""
+        lock = self.lock(view.name)
+        if not lock.acquire(blocking=wait):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def merged(self, tx: Transaction, view: ContinuousView, state: State) -> pa.Table:
+        """The state's merged rows as of a transaction that will replace its rows by them."""
+        relation = view.relation(state)
+        resident = self._residents.get(view, {}).get(state.name)
+        if resident is not None and tx.rewritten(relation) <= resident.epoch and self._drain(tx, view, state, resident):
+            # Until the rewrite is committed, the rows are those of the epoch before.
+            resident.epoch = tx.epoch - 1
+            return resident.table()
+        source, batches = tx.whole(relation, "__appended")
+        return tx.query(view.merge_sql(state, source), __appended=batches)
+
+    def rewritten(self, view: ContinuousView, state: State, epoch: int) -> None:
+        """The rewrite begun by :meth:`merged` was committed in this epoch."""
+        resident = self._residents.get(view, {}).get(state.name)
+        if resident is not None and resident.epoch == epoch - 1:
+            resident.epoch = epoch

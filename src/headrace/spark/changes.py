@@ -1,0 +1,148 @@
+"""The changes of a view: a chain of files, each from one epoch to a later one.
+
+A link holds the rows by which the view's answer at its end differs from that at its start, as a
+multiset: each with ``_epoch``, the end, and ``_weight``, +1 for a row that came and -1 for one that
+went. The first link starts from nothing, so the weights of a chain add up to the view. Links are
+made when somebody asks, never changed, and shared by all who read: asked again, a reader that
+failed gets the same rows. Old links are folded into the first one once there are many.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.engine.plan_sql import quote_native
+from headrace.engine.worker import conform
+from headrace.errors import DataError
+from headrace.spark.inbox import write_whole
+from headrace.spark.published import CHANGES, write_rows
+
+EPOCH = "_epoch"
+WEIGHT = "_weight"
+KEPT_LINKS = 1024
+"""Links kept apart; past this the older half is folded into one."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """The changes from one epoch to another."""
+
+    start: int
+    end: int
+
+    @property
+    def file(self) -> str:
+        return f"{self.start}-{self.end}.parquet"
+
+
+class Chain:
+    """The links of one relation."""
+
+    def __init__(self, database: Path, key: str) -> None:
+        self.folder = database / CHANGES / key
+
+    def links(self) -> list[Link]:
+        try:
+            return [Link(*pair) for pair in json.loads((self.folder / "chain.json").read_text())]
+        except FileNotFoundError:
+            return []
+
+    def head(self) -> int:
+        """The epoch up to which changes are known; 0 if none are."""
+        links = self.links()
+        return links[-1].end if links else 0
+
+    def between(self, start: int, end: int) -> list[Path]:
+        """The files of the links that lead from one epoch to another."""
+        links = [link for link in self.links() if start < link.end <= end]
+        if start != end and (not links or links[0].start != start or links[-1].end != end):
+            raise DataError(
+                "CHANGES_EXPIRED",
+                f"the changes from epoch {start} to {end} are not kept any more",
+                hint="start the query again with a new checkpoint: it begins with the whole view",
+            )
+        return [self.folder / link.file for link in links]
+
+    def advance(self, epoch: int, rows: pa.Table) -> int:
+        """Bring the chain up to the answer at ``epoch``; returns its head, the last epoch that changed anything."""
+        links = self.links()
+        if links and epoch <= links[-1].end:
+            return links[-1].end
+        self.folder.mkdir(parents=True, exist_ok=True)
+        before = self._answer(links[-1].end) if links else None
+        changed = _difference(rows.slice(0, 0) if before is None else before, rows, epoch)
+        if changed.num_rows == 0:
+            return links[-1].end if links else 0
+        link = Link(links[-1].end if links else 0, epoch)
+        write_rows(self.folder / link.file, changed)
+        write_rows(self._answer_file(epoch), rows)
+        self._settle([*links, link])
+        if links:
+            self._answer_file(links[-1].end).unlink(missing_ok=True)
+        if len(links) >= KEPT_LINKS:
+            self._fold()
+        return epoch
+
+    def _fold(self) -> None:
+        links = self.links()
+        old, kept = links[: len(links) // 2], links[len(links) // 2 :]
+        first = Link(0, old[-1].end)
+        rows = pa.concat_tables([pq.read_table(self.folder / link.file) for link in old])
+        new = self.folder / first.file
+        write_rows(new, _net(rows, first.end))
+        self._settle([first, *kept])
+        for link in old:
+            if link != first:
+                (self.folder / link.file).unlink(missing_ok=True)
+
+    def _settle(self, links: list[Link]) -> None:
+        write_whole(self.folder / "chain.json", [[link.start, link.end] for link in links])
+
+    def _answer(self, epoch: int) -> pa.Table:
+        return pq.read_table(self._answer_file(epoch))
+
+    def _answer_file(self, epoch: int) -> Path:
+        return self.folder / f"answer-{epoch}.parquet"
+
+
+def _difference(old: pa.Table, new: pa.Table, epoch: int) -> pa.Table:
+    """What to take from ``old`` and add to it, as multisets, to get ``new``.
+
+    >>> old, new = pa.table({"part": ["nut", "nut", None]}), pa.table({"part": ["nut", None, "bolt"]})
+    >>> sorted((r["part"], r["_weight"]) for r in _difference(old, new, 7).to_pylist())
+    [('bolt', 1), ('nut', -1)]
+    """
+    return _weighed(f"{_less('old', 'new', -1)} UNION ALL {_less('new', 'old', 1)}", epoch, old=old, new=new)
+
+
+def _net(changes: pa.Table, epoch: int) -> pa.Table:
+    """Changes from nothing on, as the rows they add up to."""
+    weights = changes.column(WEIGHT)
+    rows = changes.drop_columns([EPOCH, WEIGHT])
+    came, went = rows.filter(pc.greater(weights, 0)), rows.filter(pc.less(weights, 0))
+    return _weighed(_less("came", "went", 1), epoch, came=came, went=went)
+
+
+def _less(left: str, right: str, weight: int) -> str:
+    return f"SELECT *, {weight} AS w FROM (SELECT * FROM {left} EXCEPT ALL SELECT * FROM {right})"
+
+
+def _weighed(query: str, epoch: int, **given: pa.Table) -> pa.Table:
+    first = next(iter(given.values()))
+    schema = first.schema.remove_metadata()
+    names = ", ".join(f"c{i} AS {quote_native(name)}" for i, name in enumerate(schema.names))
+    columns = ", ".join(f"c{i}" for i in range(len(schema.names)))
+    for field in ((EPOCH, pa.int64()), (WEIGHT, pa.int32())):
+        schema = schema.append(pa.field(*field))
+    with duckdb.connect() as cursor:
+        for name, rows in given.items():
+            cursor.register(name, rows)
+        text = f"SELECT {names}, {epoch}::BIGINT AS {EPOCH}, w::INTEGER AS {WEIGHT} FROM ({query}) AS _({columns}, w)"
+        return conform(cursor.sql(text).to_arrow_table(), schema)

@@ -1,0 +1,242 @@
+"""What other processes may know of an open database: its catalog, its rows, and the changes of its views.
+
+DuckDB lets no second process look into the file, so the owner publishes. The catalog stands in
+``catalog.json``, written anew with each definition. Rows are published when somebody asks:
+a reader leaves a question in ``inbox/asks/`` and rings; the owner writes a Parquet file named by the
+epoch it belongs to, and answers with its name. If nobody has the database open, the reader opens it
+itself for as long as the answer takes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.catalog import Relation, Stream, from_json
+from headrace.engine.failures import packed, restored
+from headrace.errors import CatalogError, HeadraceError, NotYetSupported, StoreError
+from headrace.spark.inbox import INBOX, owned, ring, write_whole
+from headrace.store.directory import remove
+
+if TYPE_CHECKING:
+    from headrace.database import Database
+
+CATALOG = "catalog.json"
+PUBLISHED = "published"
+CHECKPOINTS = "checkpoints"
+CHANGES = "changes"
+KEEP_SECONDS = 3600.0
+"""How long a published file that is not the newest stays, for whoever still reads it."""
+_ASK = "ask-"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A relation as other processes know it, and the epoch it was made in."""
+
+    relation: Relation
+    made: int
+
+    @property
+    def key(self) -> str:
+        """A file name for the relation that one of the same name, made later, does not share."""
+        return key_of(self.relation.name, self.made)
+
+
+def key_of(name: str, made: int) -> str:
+    """The key of a relation made in an epoch.
+
+    >>> key_of("Low Stock", 7)
+    'low%20stock-e7'
+    """
+    return f"{quote(name.lower(), safe='')}-e{made}"
+
+
+def publish_catalog(db: Database) -> None:
+    """Tell other processes what there is now, and remove what was kept for relations that are gone.
+
+    To be called while no definition can change.
+    """
+    with db.runtime.store.read() as snapshot:
+        found = snapshot.definitions()
+    body = [{"name": d.name, "kind": d.kind, "body": d.body, "made": d.epoch} for d in found]
+    path = db.path / CATALOG
+    text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body})
+    if not path.exists() or path.read_text() != text:
+        write_whole(path, text, sync=False)
+    kept = {key_of(d.name, d.epoch) for d in found}
+    for folder in (db.path / CHECKPOINTS, db.path / CHANGES):
+        for entry in folder.iterdir() if folder.exists() else ():
+            if entry.name not in kept:
+                remove(entry)
+
+
+def zone_of(database: Path) -> str:
+    """The time zone pinned in the database."""
+    zone: str = _catalog(database)["zone"]
+    return zone
+
+
+def definition(database: Path, name: str) -> Definition:
+    """The relation of that name."""
+    found = [d for d in _catalog(database)["relations"] if d["name"].lower() == name.lower()]
+    if not found:
+        raise CatalogError(
+            "RELATION_NOT_FOUND", f"{database} has no relation {name}", hint="SHOW TABLES, STREAMS, VIEWS list them"
+        )
+    return Definition(from_json(found[0]["name"], found[0]["kind"], found[0]["body"]), found[0]["made"])
+
+
+def readable(database: Path, name: str) -> Definition:
+    """The relation of that name, which must have rows."""
+    found = definition(database, name)
+    if isinstance(found.relation, Stream):
+        raise CatalogError(
+            "WRONG_RELATION_KIND",
+            f"{found.relation.name} is a stream and keeps no rows",
+            hint="CREATE VIEW over it, and read the view",
+        )
+    return found
+
+
+def _catalog(database: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads((database / CATALOG).read_text())
+    except FileNotFoundError:
+        raise StoreError(
+            "NO_CATALOG", f"{database} was never opened by this version", hint="open it once with headrace.connect"
+        ) from None
+    return found
+
+
+# The owner's side
+
+
+def answer(db: Database, ask: str) -> None:
+    """Answer the question a bell named."""
+    path = _asks(db.path) / f"{ask.removeprefix(_ASK)}.json"
+    try:
+        question = json.loads(path.read_text())
+    except FileNotFoundError:
+        return
+    try:
+        reply = {"ok": reply_to(db, question)}
+    except HeadraceError as error:
+        reply = {"error": json.loads(packed(error))}
+    path.unlink(missing_ok=True)
+    write_whole(path.with_suffix(".reply"), reply, sync=False)
+
+
+def reply_to(db: Database, question: dict[str, str]) -> dict[str, Any]:
+    """The rows of a relation as a published file, or how far its changes go."""
+    from headrace.spark import changes
+
+    found = readable(db.path, question["relation"])
+    if question["what"] == "changes":
+        return {"epoch": changes.Chain(db.path, found.key).advance(*db.rows_at(found.relation.name))}
+    epoch, rows = db.rows_at(found.relation.name)
+    return {"file": publish(db.path, found.key, epoch, rows).name, "epoch": epoch}
+
+
+def is_ask(bell: str) -> bool:
+    return bell.startswith(_ASK)
+
+
+def publish(database: Path, key: str, epoch: int, rows: pa.Table) -> Path:
+    """Rows of an epoch as a file of ``published/``; older ones go when nobody can be reading them any more."""
+    folder = database / PUBLISHED
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{key}-{epoch}.parquet"
+    if not path.exists():
+        write_rows(path, rows)
+    sweep(database, but=path)
+    return path
+
+
+def write_rows(path: Path, rows: pa.Table) -> None:
+    new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    pq.write_table(rows, new, row_group_size=262_144)
+    new.rename(path)
+
+
+def sweep(database: Path, but: Path | None = None) -> None:
+    """Remove published files that have stood for long, and answers nobody fetched."""
+    now = time.time()
+    for folder in (database / PUBLISHED, _asks(database)):
+        for path in folder.iterdir() if folder.exists() else ():
+            try:
+                old = now - path.stat().st_mtime > KEEP_SECONDS
+            except FileNotFoundError:
+                continue
+            if old and path != but:
+                remove(path)
+
+
+# The reader's side
+
+
+def ask(database: Path, what: str, relation: str) -> dict[str, Any]:
+    """What the owner answers; without one, this process opens the database for the answer."""
+    while True:
+        if owned(database):
+            reply = _ask_owner(database, {"what": what, "relation": relation})
+            if reply is not None:
+                return reply
+        else:
+            try:
+                return _answer_here(database, {"what": what, "relation": relation})
+            except StoreError as error:
+                if error.condition != "DATABASE_IN_USE":
+                    raise
+        time.sleep(0.05)
+
+
+def _answer_here(database: Path, question: dict[str, str]) -> dict[str, Any]:
+    from headrace.database import Database
+    from headrace.engine.session import Session
+
+    Session.refusal = NotYetSupported(
+        f"{question['relation']} needs Spark SQL, which a process that Spark started cannot use",
+        hint=f"open {database} with headrace.connect in a process of its own, and read while it is open",
+    )
+    try:
+        with Database(database) as db:
+            return reply_to(db, question)
+    finally:
+        Session.refusal = None
+
+
+def _ask_owner(database: Path, question: dict[str, str]) -> dict[str, Any] | None:
+    """The owner's answer; ``None`` if it went away first."""
+    name = uuid.uuid4().hex
+    folder = _asks(database)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / f"{name}.json", question, sync=False)
+    reply = folder / f"{name}.reply"
+    ring(database, f"{_ASK}{name}")
+    pause = 0.002
+    while not reply.exists():
+        if not owned(database):
+            (folder / f"{name}.json").unlink(missing_ok=True)
+            if not reply.exists():
+                return None
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+    body = json.loads(reply.read_text())
+    reply.unlink(missing_ok=True)
+    if "error" in body:
+        raise restored(json.dumps(body["error"]))
+    found: dict[str, Any] = body["ok"]
+    return found
+
+
+def _asks(database: Path) -> Path:
+    return database / INBOX / "asks"

@@ -1,0 +1,179 @@
+"""The source: a relation's rows, and a relation's changes, as DataFrames of any Spark application.
+
+``option("view", …)`` gives the rows as of the moment the query is planned, from a file the owner publishes.
+``option("changes", …)`` gives the changes: the columns, ``_epoch`` and ``_weight``, beginning with the whole
+relation. For ``spark.readStream`` an offset is an epoch, and the links between two epochs are files
+that stay as they are (:mod:`headrace.spark.changes`): a batch read again is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from headrace.errors import CatalogError, DataError
+from headrace.spark.changes import EPOCH, WEIGHT, Chain
+from headrace.spark.inbox import owned, require_database
+from headrace.spark.published import PUBLISHED, Definition, ask, readable
+from headrace.spark.sink import BatchSink, StreamSink
+from headrace.types import BIGINT, INT, Field, ddl
+
+
+class HeadraceSource(DataSource):
+    """The format ``headrace``.
+
+    Options: ``path``, the database; ``stream``, to write into; ``view`` or ``table``, to read rows;
+    ``changes``, a view or table whose changes to read.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace"
+
+    def schema(self) -> str:
+        named = _Named(self.options)
+        added = (Field(EPOCH, BIGINT), Field(WEIGHT, INT)) if named.changes else ()
+        return ddl((*(Field(c.name, c.type) for c in named.definition.relation.columns), *added))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(_Named(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _ChangeReader(_Named(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        return BatchSink(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        return StreamSink(self.options, schema)
+
+
+class _Named:
+    """The relation that options name, and whether its rows or its changes are wanted."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.database = require_database(options.get("path"))
+        given = {key: options[key] for key in ("view", "table", "changes") if key in options}
+        if len(given) != 1:
+            raise DataError(
+                "NO_RELATION",
+                "name one relation to read" + (f", not {' and '.join(given)}" if given else ""),
+                hint='.option("view", "low_stock") for its rows, .option("changes", "low_stock") for its changes',
+            )
+        ((kind, name),) = given.items()
+        self.changes = kind == "changes"
+        self.definition: Definition = readable(self.database, name)
+        taken = {EPOCH, WEIGHT} & {c.name.lower() for c in self.definition.relation.columns}
+        if self.changes and taken:
+            raise DataError(
+                "COLUMN_ALREADY_EXISTS",
+                f"{name} has a column {', '.join(sorted(taken))}, which its changes would have too",
+                hint="make a view that gives it another name",
+            )
+
+    @property
+    def name(self) -> str:
+        return self.definition.relation.name
+
+
+@dataclass
+class _Part(InputPartition):
+    """A row group of a file, or the whole file."""
+
+    file: str
+    group: int | None = None
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, named: _Named, schema: StructType) -> None:
+        self._named = named
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        named = self._named
+        if named.changes:
+            end = int(ask(named.database, "changes", named.name)["epoch"])
+            return [_Part(str(f)) for f in Chain(named.database, named.definition.key).between(0, end)]
+        file = named.database / PUBLISHED / ask(named.database, "rows", named.name)["file"]
+        return [_Part(str(file), group) for group in range(pq.read_metadata(file).num_row_groups)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _batches(partition, self._schema)
+
+
+class _ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The links of a relation's changes, as micro-batches."""
+
+    def __init__(self, named: _Named, schema: StructType) -> None:
+        if not named.changes:
+            raise DataError(
+                "CHANGES_ONLY",
+                f"a stream of {named.name} is a stream of its changes, with {EPOCH} and {WEIGHT}",
+                hint=f'write .option("changes", "{named.name}")',
+            )
+        self._named = named
+        self._schema = schema
+        self._chain = Chain(named.database, named.definition.key)
+        self._last: int | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._offset(0)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._require_same(start)
+        return self._offset(self._newest() if self._last is None else max(self._last, start["epoch"]))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._newest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._require_same(start)
+        return [_Part(str(file)) for file in self._chain.between(start["epoch"], end["epoch"])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _batches(partition, self._schema)
+
+    def _newest(self) -> int:
+        # With nobody there nothing changes, and what is known already is in the chain: no need to open the database.
+        if not owned(self._named.database) and (head := self._chain.head()):
+            return head
+        return int(ask(self._named.database, "changes", self._named.name)["epoch"])
+
+    def _offset(self, epoch: int) -> dict[str, Any]:
+        return {"epoch": epoch, "made": self._named.definition.made}
+
+    def _require_same(self, offset: dict[str, Any]) -> None:
+        """A view dropped and made again has other changes."""
+        if offset["made"] != self._named.definition.made:
+            raise CatalogError(
+                "RELATION_REPLACED",
+                f"{self._named.name} was dropped and made again since this query began",
+                hint="start the query again with a new checkpoint",
+            )
+
+
+def _batches(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, _Part)
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    path = Path(partition.file)
+    try:
+        file = pq.ParquetFile(path)
+    except FileNotFoundError:
+        raise DataError(
+            "ROWS_EXPIRED",
+            f"the rows published in {path.name} are not kept any more",
+            hint="read again: published rows stay for an hour after newer ones were",
+        ) from None
+    with file:
+        groups = None if partition.group is None else [partition.group]
+        for batch in file.iter_batches(row_groups=groups):
+            yield from pa.Table.from_batches([batch]).select(wanted.names).cast(wanted).to_batches()

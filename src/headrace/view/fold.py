@@ -1,0 +1,211 @@
+"""Compiled loops that fold rows into groups by number.
+
+Keys are compared as *lanes*: 64-bit integers, equal exactly when the keys are. A
+group's number is its place in every column, so folding a row touches one slot a
+column. All loops take rows in order and may meet a group many times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+Array = np.ndarray[Any, Any]
+
+_LIMIT_HIGH = 10**38 >> 64
+_LIMIT_LOW = np.uint64(10**38 & 0xFFFFFFFFFFFFFFFF)
+"""10^38, the first value a decimal of 38 digits does not hold, in two halves."""
+
+
+@njit(cache=True, nogil=True)
+def _slot(lanes: Array, row: int, mask: int) -> Any:  # pragma: no cover - compiled
+    mixed = np.uint64(0x9E3779B97F4A7C15)
+    for lane in range(lanes.shape[1]):
+        mixed ^= np.uint64(lanes[row, lane])
+        mixed *= np.uint64(0xFF51AFD7ED558CCD)
+        mixed ^= mixed >> np.uint64(32)
+    return np.int64(mixed & np.uint64(mask))
+
+
+@njit(cache=True, nogil=True)
+def number(lanes: Array, index: Array, groups: Array, count: int) -> tuple[Array, Array]:  # pragma: no cover
+    """The group number of each row, and the first row of each group not seen before.
+
+    ``index`` is an open hash table of numbers (-1 is free), a power of two and at
+    most half full after this; ``groups`` has the lanes of every group and room for more.
+    """
+    rows, width = lanes.shape
+    mask = index.shape[0] - 1
+    numbers = np.empty(rows, np.int64)
+    firsts = np.empty(rows, np.int64)
+    start = count
+    for row in range(rows):
+        at = _slot(lanes, row, mask)
+        while True:
+            group = index[at]
+            if group < 0:
+                for lane in range(width):
+                    groups[count, lane] = lanes[row, lane]
+                index[at] = count
+                firsts[count - start] = row
+                group = count
+                count += 1
+                break
+            same = True
+            for lane in range(width):
+                if groups[group, lane] != lanes[row, lane]:
+                    same = False
+                    break
+            if same:
+                break
+            at = (at + 1) & mask
+        numbers[row] = group
+    return numbers, firsts[: count - start]
+
+
+@njit(cache=True, nogil=True)
+def fill_index(groups: Array, count: int, index: Array) -> None:  # pragma: no cover
+    """Enter groups, all different, into an empty table."""
+    mask = index.shape[0] - 1
+    for group in range(count):
+        at = _slot(groups, group, mask)
+        while index[at] >= 0:
+            at = (at + 1) & mask
+        index[at] = group
+
+
+@njit(cache=True, nogil=True)
+def add_integers(values: Array, known: Array, numbers: Array, given: Array, present: Array) -> bool:  # pragma: no cover
+    """Sums of 64-bit integers; False once one would overflow."""
+    for row in range(numbers.shape[0]):
+        if present[row]:
+            group = numbers[row]
+            total = values[group] + given[row]
+            if ((values[group] ^ total) & (given[row] ^ total)) < 0:
+                return False
+            values[group] = total
+            known[group] = 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def add_doubles(values: Array, known: Array, numbers: Array, given: Array, present: Array) -> bool:  # pragma: no cover
+    for row in range(numbers.shape[0]):
+        if present[row]:
+            values[numbers[row]] += given[row]
+            known[numbers[row]] = 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def add_decimals(values: Array, known: Array, numbers: Array, given: Array, present: Array) -> bool:  # pragma: no cover
+    """Sums of 128-bit integers as (low, high) halves; False once one passes 38 digits."""
+    for row in range(numbers.shape[0]):
+        if present[row]:
+            group = numbers[row]
+            low = np.uint64(values[group, 0]) + np.uint64(given[row, 0])
+            carry = np.int64(1) if low < np.uint64(given[row, 0]) else np.int64(0)
+            high = values[group, 1] + given[row, 1] + carry
+            size_high, size_low = high, low
+            if high < 0:
+                size_low = ~low + np.uint64(1)
+                size_high = ~high + (np.int64(1) if size_low == np.uint64(0) else np.int64(0))
+            if size_high > _LIMIT_HIGH or (size_high == _LIMIT_HIGH and size_low >= _LIMIT_LOW):
+                return False
+            values[group, 0] = np.int64(low)
+            values[group, 1] = high
+            known[group] = 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _less(a: Any, b: Any) -> bool:  # pragma: no cover
+    """NaN is greater than any other number, as Spark has it."""
+    if a != a:
+        return False
+    if b != b:
+        return True
+    return bool(a < b)
+
+
+@njit(cache=True, nogil=True)
+def keep_least(values: Array, known: Array, numbers: Array, given: Array, present: Array) -> bool:  # pragma: no cover
+    for row in range(numbers.shape[0]):
+        if present[row]:
+            group = numbers[row]
+            if not known[group] or _less(given[row], values[group]):
+                values[group] = given[row]
+                known[group] = 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def keep_greatest(
+    values: Array, known: Array, numbers: Array, given: Array, present: Array
+) -> bool:  # pragma: no cover
+    for row in range(numbers.shape[0]):
+        if present[row]:
+            group = numbers[row]
+            if not known[group] or _less(values[group], given[row]):
+                values[group] = given[row]
+                known[group] = 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _less_wide(a: Array, b: Array) -> bool:  # pragma: no cover
+    return bool(a[1] < b[1] or (a[1] == b[1] and np.uint64(a[0]) < np.uint64(b[0])))
+
+
+@njit(cache=True, nogil=True)
+def keep_least_wide(
+    values: Array, known: Array, numbers: Array, given: Array, present: Array
+) -> bool:  # pragma: no cover
+    for row in range(numbers.shape[0]):
+        if present[row]:
+            group = numbers[row]
+            if not known[group] or _less_wide(given[row], values[group]):
+                values[group, 0], values[group, 1] = given[row, 0], given[row, 1]
+                known[group] = 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def keep_greatest_wide(
+    values: Array, known: Array, numbers: Array, given: Array, present: Array
+) -> bool:  # pragma: no cover
+    for row in range(numbers.shape[0]):
+        if present[row]:
+            group = numbers[row]
+            if not known[group] or _less_wide(values[group], given[row]):
+                values[group, 0], values[group, 1] = given[row, 0], given[row, 1]
+                known[group] = 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def move_means(
+    weights: Array,
+    means: Array,
+    spreads: Array,
+    numbers: Array,
+    counts: Array,
+    given_means: Array,
+    given_spreads: Array,
+) -> None:  # pragma: no cover
+    """Counts, means and squared deviations merged pairwise: no difference of large squares."""
+    for row in range(numbers.shape[0]):
+        if counts[row] > 0:
+            group = numbers[row]
+            before, more = weights[group], np.float64(counts[row])
+            total = before + more
+            offset = given_means[row] - means[group]
+            if before == 0:
+                means[group] = given_means[row]
+                spreads[group] = given_spreads[row]
+            else:
+                means[group] += offset * (more / total)
+                spreads[group] += given_spreads[row] + offset * offset * (before * more / total)
+            weights[group] = total
