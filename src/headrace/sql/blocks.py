@@ -7,7 +7,7 @@ grouping's column, and a column left over is neither: the query is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -73,8 +73,7 @@ class Block:
         aggregates = any(_has_aggregate(i.expr) for i in items)
         if keys is None and not aggregates and having is None and not self._orders_by_aggregate(order):
             return self._finish(items, [i.expr for i in items], None)
-        # HAVING and ORDER BY may bring further subqueries: looked up as they come.
-        lift = Lift(keys or [], windows.values, (self.subqueries.scalars, self._marks))
+        lift = Lift(keys or [], windows.values, {**self.subqueries.scalars, **self._marks})
         lifted = [lift.expr(i.expr, i.tree) for i in items]
         having_parts = [] if having is None else self._having(having, items, lifted, lift)
         sorts = self._sort_exprs(items, lifted, lift)
@@ -419,7 +418,7 @@ class Lift:
     """Moves expressions from below a grouping to above it."""
 
     def __init__(
-        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Sequence[Container[int]]
+        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Mapping[int, object]
     ) -> None:
         self.keys = keys
         self._windows = windows
@@ -439,7 +438,7 @@ class Lift:
                 return column
         if isinstance(expr, Agg):
             return self._aggs.setdefault(expr, Column.fresh(expr.fn, expr.type))
-        if isinstance(expr, Column) and expr.id not in keep and not any(expr.id in ids for ids in self._beside):
+        if isinstance(expr, Column) and expr.id not in keep and expr.id not in self._beside:
             raise SqlError(
                 "MISSING_AGGREGATION",
                 f"column {expr.name} is neither grouped by nor inside an aggregate",
