@@ -49,7 +49,7 @@ SCHEDULES = [Schedule(), Schedule(cuts=(7, 8, 20, 33, 59), created_after=3)]
 def _views() -> dict[str, str]:
     """The cases of views.sql, by name."""
     text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
-    found = re.findall(r"^-- ([^\n]+)\n([^-][^;]*);", text, re.MULTILINE)
+    found = re.findall(r"^-- ([^\n]+)\n([^-\n][^;]*);", text, re.MULTILINE)
     return dict(found)
 
 

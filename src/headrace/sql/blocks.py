@@ -7,7 +7,7 @@ grouping's column, and a column left over is neither: the query is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -73,7 +73,7 @@ class Block:
         aggregates = any(_has_aggregate(i.expr) for i in items)
         if keys is None and not aggregates and having is None and not self._orders_by_aggregate(order):
             return self._finish(items, [i.expr for i in items], None)
-        lift = Lift(keys or [], windows.values, {**self.subqueries.scalars, **self._marks})
+        lift = Lift(keys or [], windows.values, lambda c: c.id in self.subqueries.scalars or c.id in self._marks)
         lifted = [lift.expr(i.expr, i.tree) for i in items]
         having_parts = [] if having is None else self._having(having, items, lifted, lift)
         sorts = self._sort_exprs(items, lifted, lift)
@@ -145,7 +145,7 @@ class Block:
 
     def lifted_alone(self, item: Item) -> tuple[list[tuple[Column, Agg]], Expr]:
         """An item's aggregates, and its value over their columns, as if the block had no groups."""
-        lift = Lift([], {}, {})
+        lift = Lift([], {}, lambda column: False)
         value = lift.expr(item.expr, item.tree)
         return lift.aggs(), value
 
@@ -418,7 +418,7 @@ class Lift:
     """Moves expressions from below a grouping to above it."""
 
     def __init__(
-        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Mapping[int, object]
+        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Callable[[Column], bool]
     ) -> None:
         self.keys = keys
         self._windows = windows
@@ -438,7 +438,7 @@ class Lift:
                 return column
         if isinstance(expr, Agg):
             return self._aggs.setdefault(expr, Column.fresh(expr.fn, expr.type))
-        if isinstance(expr, Column) and expr.id not in keep and expr.id not in self._beside:
+        if isinstance(expr, Column) and expr.id not in keep and not self._beside(expr):
             raise SqlError(
                 "MISSING_AGGREGATION",
                 f"column {expr.name} is neither grouped by nor inside an aggregate",
