@@ -196,9 +196,7 @@ class Definer:
                     found(tx)
 
                 newer = self._runtime.catalog.with_relation(view)
-                # Its lock keeps compaction away: it would write the groups in memory over the states just emptied.
-                with self._answers.lock(view.name):
-                    self._commit(newer, work, f"REFRESH VIEW {view.name} RESTART", lambda: self._enter(compiled))
+                self._commit(newer, work, f"REFRESH VIEW {view.name} RESTART", lambda: self._enter(compiled))
             self._forget(old)
         return f"{view.name} counts from now{_frozen_note(compiled)}"
 

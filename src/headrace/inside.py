@@ -260,14 +260,21 @@ class Inside:
 def size_of(snapshot: Snapshot, view: ContinuousView, state: State) -> tuple[int, int, int]:
     """A stored state's rows, those of them that came after its last merge, and the bytes of all values."""
     relation = view.relation(state)
+    _, batches = snapshot.whole(relation, "batches")
     lengths = {"string": "strlen", "binary": "octet_length"}
     texts = [f"{lengths[f.type.name]}({quote_native(f.name)})" for f in state.schema if f.type.name in lengths]
     fixed = sum(_width(f) for f in state.schema)
     sized = " + ".join([f"count(*) * {fixed}", *(f"coalesce(sum({t}), 0)" for t in texts)])
-    source, batches = snapshot.whole(relation, "__appended")
-    found = snapshot.query(f"SELECT count(*) AS n, ({sized})::BIGINT AS bytes FROM {source}", __appended=batches)
-    row = found.to_pylist()[0]
-    return row["n"], snapshot.queued(relation), row["bytes"]
+    # A merge stamps all its rows with its own epoch; whatever is younger was appended since, and so was every batch.
+    columns = ", ".join(quote_native(f.name) for f in state.schema)
+    merged = snapshot.rewritten(relation)
+    found = snapshot.query(
+        f"SELECT count(*) AS n, count(*) FILTER (queued) AS queued, ({sized})::BIGINT AS bytes FROM ("
+        f"SELECT {columns}, __epoch > {merged} AS queued FROM {snapshot.table(relation)} "
+        f"UNION ALL SELECT {columns}, TRUE FROM batches)",
+        batches=batches,
+    ).to_pylist()[0]
+    return found["n"], found["queued"], found["bytes"]
 
 
 def _width(field: Field) -> int:

@@ -318,14 +318,15 @@ class Loader:
                     self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
 
     def _compact(self, relation: str, *, wait: bool) -> None:
+        version = self._runtime.catalog.version
         view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)
         if view is None:
             return
         state = next(x for x in view.plan.states if view.relation(x) == relation)
 
         def work(tx: Transaction) -> tuple[int, int]:
-            # The writer knows of a DROP before this process's views do.
-            if self._views.get(view.name.lower()) is not view or relation.lower() not in tx.schemas:
+            # The writer knows of a view dropped or begun again before this process's views do.
+            if self._runtime.writer_version != version or self._views.get(view.name.lower()) is not view:
                 tx.unchanged()
                 return 0, 0
             rows = self._answers.merged(tx, view, state)

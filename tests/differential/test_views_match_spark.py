@@ -49,7 +49,7 @@ SCHEDULES = [Schedule(), Schedule(cuts=(7, 8, 20, 33, 59), created_after=3)]
 def _views() -> dict[str, str]:
     """The cases of views.sql, by name."""
     text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
-    found = re.findall(r"^-- ([^\n]+)\n([^-][^;]*);", text, re.MULTILINE)
+    found = re.findall(r"^-- ([^\n]+)\n([^-\n][^;]*);", text, re.MULTILINE)
     return dict(found)
 
 
@@ -67,11 +67,11 @@ def case(view: str) -> Case:
 @pytest.mark.parametrize("name", VIEWS)
 def test_differential_native(name: str, spark: Any) -> None:
     engine = "auto" if name.endswith("[spark]") else "native"
-    check(case(VIEWS[name]), spark, [engine], SCHEDULES)
+    check(case(VIEWS[name]), spark, [engine], SCHEDULES[1:] if name.endswith("[query]") else SCHEDULES)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", [n for n in VIEWS if not n.endswith("[query]")])
 def test_differential_engines_leave_the_same_state(name: str, spark: Any) -> None:
     native = ["auto"] if name.endswith("[spark]") else ["native", "tasks"]
     check(case(VIEWS[name]), spark, [*native, "spark"], [Schedule(cuts=(25,))])

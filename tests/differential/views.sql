@@ -1,5 +1,6 @@
 -- Views the harness checks against Spark. A case is a name and a query: to add one, add it here.
--- Streams s and r, table t: see test_views_match_spark.py. [spark] marks what the native engine leaves to Spark.
+-- Streams s and r, table t: see test_views_match_spark.py. [spark] marks what the native engine leaves to Spark,
+-- [query] what is new in the plan and not in the engines: checked natively, in chunks.
 
 -- count
 SELECT g, count(*) AS c, count(x) AS cx FROM s GROUP BY g;
@@ -208,132 +209,132 @@ SELECT g, count(*) n FROM s WHERE k IN (SELECT id FROM t WHERE w > 0) GROUP BY g
 -- not in below, with a null
 SELECT g, count(*) n FROM s WHERE g NOT IN (SELECT name FROM t) GROUP BY g;
 
--- not in below
+-- not in below [query]
 SELECT g, count(*) n FROM s WHERE x NOT IN (SELECT id FROM t) AND b GROUP BY g;
 
--- not in of nothing
+-- not in of nothing [query]
 SELECT g, count(*) n FROM s WHERE k NOT IN (SELECT id FROM t WHERE id > 100) GROUP BY g;
 
--- not in, correlated
+-- not in, correlated [query]
 SELECT g, count(*) n FROM s WHERE x NOT IN (SELECT id FROM t WHERE t.id = s.k OR t.w > s.d) GROUP BY g;
 
--- in of two columns
+-- in of two columns [query]
 SELECT g, count(*) n FROM s WHERE (k, x) NOT IN (SELECT id, id + 1 FROM t) AND (k, k) IN (SELECT id, id FROM t) GROUP BY g;
 
 -- exists below
 SELECT g, count(*) n FROM s WHERE EXISTS (SELECT 1 FROM t WHERE t.id = s.k AND t.w < s.d) GROUP BY g;
 
--- not exists below
+-- not exists below [query]
 SELECT g, count(*) n FROM s WHERE NOT EXISTS (SELECT * FROM t WHERE t.id = s.k AND name IS NOT NULL) GROUP BY g;
 
--- exists uncorrelated
+-- exists uncorrelated [query]
 SELECT g, count(*) n FROM s WHERE EXISTS (SELECT * FROM t WHERE w > 100) OR k > 2 GROUP BY g;
 
--- exists in an expression
+-- exists in an expression [query]
 SELECT g, count(*) n FROM s WHERE k = 1 OR EXISTS (SELECT * FROM t WHERE t.id = s.k AND w > 1) GROUP BY g;
 
--- scalar below
+-- scalar below [query]
 SELECT g, count(*) n, max(x + (SELECT min(id) FROM t)) m FROM s WHERE d > (SELECT avg(w) FROM t) GROUP BY g;
 
--- scalar of one row
+-- scalar of one row [query]
 SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t WHERE name = 'one') GROUP BY g;
 
--- scalar of no row
+-- scalar of no row [query]
 SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t WHERE name = 'none') OR k = 1 GROUP BY g;
 
 -- scalar of too many rows
 SELECT g, count(*) n FROM s WHERE k > (SELECT id FROM t) GROUP BY g;
 
--- correlated aggregate below
+-- correlated aggregate below [query]
 SELECT g, count(*) n FROM s WHERE d > (SELECT sum(w) + 1 FROM t WHERE t.id = s.k) GROUP BY g;
 
 -- correlated count below
 SELECT g, count(*) n FROM s WHERE (SELECT count(*) FROM t WHERE t.id = s.k) < 1 GROUP BY g;
 
--- subqueries of groups
+-- subqueries of groups [query]
 SELECT g, n, (SELECT max(w) FROM t WHERE t.id = q.n) AS m, (SELECT count(name) FROM t) AS c
 FROM (SELECT g, count(*) n FROM s GROUP BY g) q WHERE n > 100 OR NOT EXISTS (SELECT 1 FROM t WHERE id = n);
 
--- subquery in having
+-- subquery in having [query]
 SELECT k, count(*) n, (SELECT sum(id) FROM t) AS z FROM s GROUP BY k HAVING count(*) > (SELECT min(id) FROM t) AND k IN (SELECT id FROM t)
 AND NOT EXISTS (SELECT 1 FROM t WHERE t.id = k AND t.w > 1);
 
--- subquery over the stream itself
+-- subquery over the stream itself [query]
 SELECT g, n FROM (SELECT g, count(*) n FROM s GROUP BY g) WHERE n >= (SELECT avg(m) FROM (SELECT k, count(*) m FROM s GROUP BY k));
 
 -- table against a stream, exists
 SELECT name FROM t WHERE EXISTS (SELECT * FROM s WHERE s.k = t.id AND s.x > 3);
 
--- table against a stream, not in
+-- table against a stream, not in [query]
 SELECT id FROM t WHERE id NOT IN (SELECT k FROM s WHERE k IS NOT NULL AND x > 40);
 
--- table against a stream, correlated
+-- table against a stream, correlated [query]
 SELECT id, (SELECT sum(x) FROM s WHERE s.k = t.id) AS total, (SELECT count(*) FROM s WHERE s.k = t.id) AS n FROM t;
 
 -- rollup
 SELECT g, b, grouping(g) AS gg, grouping_id() AS id, count(*) n, sum(x) t, avg(d) a, stddev(x) v, count(DISTINCT k) c
 FROM s GROUP BY ROLLUP (g, b);
 
--- cube
+-- cube [query]
 SELECT g, b, k % 2 AS m, count(*) n, max(x) t FROM s GROUP BY CUBE (g, b, k % 2) HAVING count(*) > 2 AND grouping(g) = 0;
 
--- with rollup
+-- with rollup [query]
 SELECT g, grouping(b), grouping_id(g, b), min(x) FROM s GROUP BY g, b WITH ROLLUP;
 
--- grouping sets
+-- grouping sets [query]
 SELECT g, k, sum(k) AS t, count(*) n, grouping_id() AS id FROM s GROUP BY GROUPING SETS ((g, k), g, (), (g)) ORDER BY id, g, k LIMIT 8;
 
--- a key and a rollup
+-- a key and a rollup [query]
 SELECT b, g, k, count(*) n FROM s JOIN t ON s.k = t.id GROUP BY b, ROLLUP (g, k);
 
--- rollup of nothing
+-- rollup of nothing [query]
 SELECT g, count(*) n FROM s WHERE x > 1000 GROUP BY ROLLUP (g);
 
--- intersect of streams
+-- intersect of streams [query]
 SELECT g FROM s INTERSECT SELECT g FROM r;
 
--- except of streams
+-- except of streams [query]
 SELECT g FROM s EXCEPT SELECT g FROM r;
 
 -- except all above
 SELECT g FROM (SELECT g, k FROM s GROUP BY g, k) EXCEPT ALL SELECT g FROM (SELECT g, y FROM r GROUP BY g, y);
 
--- intersect all above
+-- intersect all above [query]
 SELECT g FROM (SELECT g, k FROM s GROUP BY g, k) INTERSECT ALL SELECT g FROM (SELECT g, y FROM r GROUP BY g, y);
 
--- using in a right join
+-- using in a right join [query]
 SELECT * FROM (SELECT count(*) n, k AS id FROM s GROUP BY k) RIGHT JOIN t USING (id);
 
 -- using in a full join
 SELECT * FROM (SELECT count(*) n, k AS id FROM s GROUP BY k) a FULL JOIN t USING (id);
 
--- using twice
+-- using twice [query]
 SELECT * FROM (SELECT count(*) n, g FROM s GROUP BY g) a JOIN (SELECT max(y) m, g FROM r GROUP BY g) b USING (g) LEFT JOIN (SELECT max(x) z, g FROM s GROUP BY g) c USING (g);
 
--- right join below
+-- right join below [query]
 SELECT t.name, count(*) n FROM t RIGHT JOIN s ON s.k = t.id AND t.w > 0 GROUP BY t.name;
 
--- cross join below
+-- cross join below [query]
 SELECT t.name, count(*) n, sum(x + id) z FROM s CROSS JOIN t GROUP BY t.name;
 
--- theta left join below
+-- theta left join below [query]
 SELECT t.id, count(*) n FROM s LEFT JOIN t ON s.x > t.id AND s.d < t.w GROUP BY t.id;
 
--- grouped streams, right
+-- grouped streams, right [query]
 SELECT a.g, a.n, b.m FROM (SELECT g, count(*) n FROM s GROUP BY g) a RIGHT JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.g = b.g AND a.n > b.m;
 
--- grouped streams, semi and anti
+-- grouped streams, semi and anti [query]
 SELECT a.g, a.n FROM (SELECT g, count(*) n FROM s GROUP BY g) a LEFT SEMI JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.g = b.g
 LEFT ANTI JOIN (SELECT g, max(x) m FROM s GROUP BY g) c ON a.n = c.m;
 
--- grouped streams, theta
+-- grouped streams, theta [query]
 SELECT a.g, b.g AS h FROM (SELECT g, count(*) n FROM s GROUP BY g) a FULL JOIN (SELECT g, sum(y) m FROM r GROUP BY g) b ON a.n < b.m;
 
--- sliding windows
+-- sliding windows [query]
 SELECT window.start AS a, window.end AS e, g, count(*) n, sum(x) t FROM s GROUP BY window(ts, '6 hours', '2 hours'), g;
 
 -- sliding windows, uneven
 SELECT window.start AS a, count(*) n FROM s GROUP BY window(ts, '5 hours', '2 hours') HAVING count(*) > 3;
 
--- windows with an offset
+-- windows with an offset [query]
 SELECT window.start AS a, window.end AS e, count(*) n FROM s GROUP BY window(ts, '6 hours', '6 hours', '45 minutes');

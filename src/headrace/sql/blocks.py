@@ -7,21 +7,22 @@ grouping's column, and a column left over is neither: the query is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from headrace.errors import NotYetSupported, SqlError
 from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, substitute, walk
-from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey, UnionAll
+from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
 from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.scope import OutputScope, Scope
 from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
-from headrace.types import BIGINT, BOOLEAN, DAY_TIME, TINYINT, VOID, Type
+from headrace.sql.time_windows import Windows, name_fields
+from headrace.types import BIGINT, BOOLEAN, TINYINT, VOID, Type
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Block:
         aggregates = any(_has_aggregate(i.expr) for i in items)
         if keys is None and not aggregates and having is None and not self._orders_by_aggregate(order):
             return self._finish(items, [i.expr for i in items], None)
-        lift = Lift(keys or [], windows.values, {**self.subqueries.scalars, **self._marks})
+        lift = Lift(keys or [], windows.values, lambda c: c.id in self.subqueries.scalars or c.id in self._marks)
         lifted = [lift.expr(i.expr, i.tree) for i in items]
         having_parts = [] if having is None else self._having(having, items, lifted, lift)
         sorts = self._sort_exprs(items, lifted, lift)
@@ -144,7 +145,7 @@ class Block:
 
     def lifted_alone(self, item: Item) -> tuple[list[tuple[Column, Agg]], Expr]:
         """An item's aggregates, and its value over their columns, as if the block had no groups."""
-        lift = Lift([], {}, {})
+        lift = Lift([], {}, lambda column: False)
         value = lift.expr(item.expr, item.tree)
         return lift.aggs(), value
 
@@ -304,7 +305,7 @@ class Block:
                 )
             windows.add(bound, self.scope)
             self.tree = self.tree.copy() if windows.first else self.tree
-            _name_fields(self.tree, tree)
+            name_fields(self.tree, tree)
         return windows
 
     # HAVING, ORDER BY, DISTINCT, LIMIT
@@ -413,74 +414,11 @@ class Block:
         return node
 
 
-class Windows:
-    """The time windows a block groups by: their keys, and what ``window.start`` and ``.end`` mean."""
-
-    def __init__(self) -> None:
-        self.timestamps: list[Expr] = []
-        self.values: dict[int, Expr] = {}
-        self._starts: dict[Expr, Expr] = {}
-        self.slides: tuple[Expr, Column, int, int, Expr] | None = None
-        """Of a sliding window: the start of the last window a row is in, the column of starts, length, slide, time."""
-
-    @property
-    def first(self) -> bool:
-        return len(self.timestamps) == 1
-
-    def add(self, window: Call, scope: Scope) -> None:
-        if self.timestamps:
-            raise NotYetSupported("more than one window() in GROUP BY")
-        timestamp, *literals = window.args
-        length, slide, offset = (*_micros(literals), 0, 0)[:3]
-        slide = slide or length
-        moment = Call(timestamp.type, "-", (timestamp, Literal(DAY_TIME, offset))) if offset else timestamp
-        last: Expr = Call(timestamp.type, "window_start", (moment, Literal(DAY_TIME, slide)))
-        last = Call(timestamp.type, "+", (last, Literal(DAY_TIME, offset))) if offset else last
-        key = last
-        if slide < length:
-            # Each row is in every window that began less than a length ago.
-            begins = Column.fresh("start", timestamp.type)
-            self.slides = (last, begins, length, slide, timestamp)
-            key = begins
-        start = Column.fresh("start", timestamp.type)
-        end = Column.fresh("end", timestamp.type)
-        self.timestamps.append(timestamp)
-        self._starts[window] = key
-        self.values[start.id] = key
-        self.values[end.id] = Call(timestamp.type, "+", (key, Literal(DAY_TIME, length)))
-        scope.extras[("window", "start")] = start
-        scope.extras[("window", "end")] = end
-
-    def rows(self, node: Node) -> Node:
-        """The rows that are in a window, once for each window they are in."""
-        for timestamp in self.timestamps:
-            node = Filter(node, Call(BOOLEAN, "isnotnull", (timestamp,)))
-        if self.slides is None:
-            return node
-        last, begins, length, slide, timestamp = self.slides
-        branches = []
-        columns = (*(Column.fresh(c.name, c.type) for c in node.output), begins)
-        for back in range(0, length, slide):
-            begin: Expr = Call(begins.type, "-", (last, Literal(DAY_TIME, back))) if back else last
-            branch: Node = Project(node, (*((c, c) for c in node.output), (Column.fresh("start", begins.type), begin)))
-            if back + slide > length:
-                until = Call(begins.type, "+", (branch.output[-1], Literal(DAY_TIME, length)))
-                branch = Filter(branch, Call(BOOLEAN, "<", (timestamp, until)))
-            branches.append(branch)
-        return Project(
-            UnionAll(tuple(branches), columns),
-            (*((own, c) for own, c in zip(node.output, columns, strict=False)), (begins, begins)),
-        )
-
-    def key(self, expr: Expr) -> Expr:
-        return self._starts.get(expr, expr)
-
-
 class Lift:
     """Moves expressions from below a grouping to above it."""
 
     def __init__(
-        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Mapping[int, object]
+        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Callable[[Column], bool]
     ) -> None:
         self.keys = keys
         self._windows = windows
@@ -500,7 +438,7 @@ class Lift:
                 return column
         if isinstance(expr, Agg):
             return self._aggs.setdefault(expr, Column.fresh(expr.fn, expr.type))
-        if isinstance(expr, Column) and expr.id not in keep and expr.id not in self._beside:
+        if isinstance(expr, Column) and expr.id not in keep and not self._beside(expr):
             raise SqlError(
                 "MISSING_AGGREGATION",
                 f"column {expr.name} is neither grouped by nor inside an aggregate",
@@ -508,10 +446,6 @@ class Lift:
                 hint=f"add {expr.name} to GROUP BY, or aggregate it",
             )
         return expr.with_children(tuple(self._lift(c, tree, keep) for c in expr.children)) if expr.children else expr
-
-
-def _micros(literals: list[Expr]) -> list[int]:
-    return [e.value for e in literals if isinstance(e, Literal)]
 
 
 def _has_aggregate(expr: Expr) -> bool:
@@ -535,10 +469,3 @@ def _key_name(expr: Expr, items: list[Item]) -> str:
         if item.expr == expr:
             return item.name
     return expr.name if isinstance(expr, Column) else "key"
-
-
-def _name_fields(tree: exp.Expr, window: exp.Expr) -> None:
-    """Read ``window(ts, …).start`` as ``window.start``, so that both spellings mean the key."""
-    for dot in list(tree.find_all(exp.Dot)):
-        if dot.this == window and isinstance(dot.expression, exp.Identifier):
-            dot.replace(exp.column(dot.expression.name, table="window"))

@@ -171,14 +171,6 @@ class Reading:
         except duckdb.CatalogException:
             raise no_relation(relation) from None
 
-    def queued(self, relation: str) -> int:
-        """How many of those rows came after the last rewrite, so that a merge is still to fold them in."""
-        key = literal(key_of(relation))
-        counts = f"(SELECT coalesce(sum(rows), 0) FROM book.appended WHERE relation = {key})"
-        since = self.rewritten(relation)
-        found = self._fetch(f"SELECT count(*) + {counts} FROM {self.table(relation)} WHERE {EPOCH_COLUMN} > {since}")
-        return int(found[0][0])
-
     def manifest(self, relation: str) -> list[Segment]:
         """The relation's segments, oldest first, each checked against its checksum when it is first asked for."""
         found = self._fetch(
