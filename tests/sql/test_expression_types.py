@@ -234,7 +234,6 @@ LEFT_TO_SPARK = (
     "log(2, max(c_int)) + 1",
     "sum(c_timestamp)",
     "window(c_timestamp_ntz, '1 hour')",
-    "window(c_timestamp, '1 hour', '30 minutes')",
     "floor(c_double, 1)",
     "INTERVAL '3' DAY = INTERVAL '2' HOUR",
     "c_string ILIKE 'a'",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import HeadraceError
-from headrace.loading import Loader
+from headrace.loading import Loaded, Loader
 from headrace.sql.inline_rows import inline_rows
 
 TYPES = [
@@ -81,9 +81,9 @@ def outcome(db: headrace.Database, text: str) -> Any:
     """The rows an INSERT would store, or its error with its place."""
     given: list[pa.Table] = []
 
-    def note(_: Loader, __: object, rows: pa.Table) -> int:
+    def note(_: Loader, __: object, rows: pa.Table) -> Loaded:
         given.append(rows)
-        return int(rows.num_rows)
+        return Loaded(rows.num_rows)
 
     with mock.patch.object(Loader, "insert", note):
         try:
