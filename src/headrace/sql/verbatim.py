@@ -83,6 +83,19 @@ class VerbatimParser(SparkParser):
     NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": SparkParser.NO_PAREN_FUNCTION_PARSERS["CASE"]}
     COLUMN_OPERATORS: ClassVar = {**SparkParser.COLUMN_OPERATORS, TokenType.DCOLON: _parse_double_colon}
     UNARY_PARSERS: ClassVar = {**SparkParser.UNARY_PARSERS, TokenType.PLUS: _parse_plus}
+
+    # sqlglot takes no condition as a key of a grouping set; Spark takes any expression.
+
+    def _parse_cube_or_rollup(self, with_prefix: bool = False) -> exp.Cube | exp.Rollup | None:
+        kind = exp.Cube if self._match(TokenType.CUBE) else exp.Rollup if self._match(TokenType.ROLLUP) else None
+        if kind is None:
+            return None
+        keys = [] if with_prefix else self._parse_wrapped_csv(self._parse_disjunction)
+        return self.expression(kind(expressions=keys))
+
+    def _parse_grouping_set(self) -> exp.Expr | None:
+        return self._parse_grouping_sets() or self._parse_cube_or_rollup() or self._parse_disjunction()
+
     TYPE_LITERAL_PARSERS: ClassVar = {
         **SparkParser.TYPE_LITERAL_PARSERS,
         exp.DType.DATE: _parse_typed_literal,
