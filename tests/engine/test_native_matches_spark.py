@@ -302,4 +302,5 @@ def test_differential_native_matches_spark(spark: SparkSession, table: pa.Table,
 
 def test_every_native_function_is_compared() -> None:
     compared = {e.fn for _, _, cases in GROUPS for _, expr in cases for e in walk(expr) if isinstance(e, Call)}
-    assert set(FUNCTIONS) - compared == set()
+    only_raises = {"too_many_rows"}  # a scalar subquery of several rows; tests/differential/views.sql has it
+    assert set(FUNCTIONS) - compared == only_raises
