@@ -26,7 +26,7 @@ from headrace.store import writer
 # A server that has imported everything: a life costs a fork, not a second of imports.
 LIVES = multiprocessing.get_context("forkserver")
 LIVES.set_forkserver_preload(["headrace", "pyarrow.parquet", "sqlglot"])
-KNOWN = {"headrace.duckdb", "headrace.lock", "headrace.marker", "segments", "scratch"}
+KNOWN = {"headrace.duckdb", "headrace.lock", "headrace.marker", "segments", "scratch", "catalog.json", "inbox"}
 
 
 def rows_of(statement: int) -> list[tuple[int, int]]:

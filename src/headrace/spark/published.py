@@ -71,7 +71,11 @@ def publish_catalog(db: Database) -> None:
     path = db.path / CATALOG
     text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body})
     if not path.exists() or path.read_text() != text:
-        write_whole(path, text, sync=False)
+        try:
+            write_whole(path, text, sync=False)
+        except OSError:
+            # The definitions are committed, so this is no failure of theirs: rather no catalog than a stale one.
+            path.unlink(missing_ok=True)
     kept = {key_of(d.name, d.epoch) for d in found}
     for folder in (db.path / CHECKPOINTS, db.path / CHANGES):
         for entry in folder.iterdir() if folder.exists() else ():
