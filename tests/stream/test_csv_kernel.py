@@ -112,5 +112,5 @@ def test_slices_are_large_enough_for_the_kernel_only_past_the_limit(tmp_path: Pa
     path.write_bytes(b"1,a\n" * 10)
     (part,) = plan_slices([path], "csv", CsvOptions(), (Field("i", INT), Field("t", STRING)), ("i",), 1)
     assert isinstance(part, CsvSlice)
-    reader = csv._PieceReader(part.pieces[0], CsvOptions(), (Field("i", INT),), "UTC", 1 << 20)
+    reader = csv._Reader(part.pieces[0], CsvOptions(), (Field("i", INT),), "UTC", 1 << 20)
     assert reader.kernel is None

@@ -28,25 +28,32 @@ from pyarrow import csv as pacsv
 
 from headrace.errors import DataError, SqlError
 from headrace.stream import spellings
-from headrace.stream.records import NEWLINE, Bytes, Quoting
-from headrace.types import Field, Schema, arrow_schema
+from headrace.stream.records import NEWLINE, Quoting
+from headrace.stream.text import (
+    BLOCK_SIZE,
+    BOM,
+    KERNEL_BYTES,
+    MAX_RECORD,
+    PieceReader,
+    TextFile,
+    TextPiece,
+    TextSlice,
+    as_array,
+    open_bytes,
+    read_pieces,
+    rows_without_columns,
+    shorten,
+    text_start,
+)
+from headrace.types import Field, Schema
 
 if TYPE_CHECKING:
     from headrace.stream.csv_kernel import Kernel
 
-BLOCK_SIZE = 1 << 20
-"""Bytes parsed at once: measured, larger ones leave the cache and smaller ones pay per call."""
-MAX_RECORD = 1 << 26
-"""The longest record accepted. A quote that is never closed would else swallow the file."""
 LOOK_BACK_LIMIT = 1 << 20
 """How far a plan looks back from a cut for a quote that tells where it is."""
 
-BOM = b"\xef\xbb\xbf"
-"""The byte-order mark of UTF-8."""
-_SHOWN = 60
 _ALIASES = {"delim": "delimiter", "sep": "delimiter", "nullstr": "null", "nullvalue": "null"}
-KERNEL_BYTES = 4 << 20
-"""Pieces at least this large are read by the compiled kernel; smaller ones do not pay for loading it."""
 
 
 class QuotedNewline(Exception):
@@ -114,61 +121,23 @@ def _bad_option(name: str, value: object, wanted: str) -> SqlError:
 
 
 @dataclass(frozen=True)
-class CsvFile:
-    """A file's layout: where its first data record starts, and the names of its fields in order."""
+class CsvFile(TextFile):
+    """A file's layout, with the names of its fields in order."""
 
-    path: Path
-    data_start: int
-    size: int
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class CsvPiece:
-    """The records of ``file`` that start in the byte range ``[start, end)``."""
-
-    file: CsvFile
-    start: int
-    end: int
-
-    @property
-    def path(self) -> Path:
-        return self.file.path
+CsvPiece = TextPiece[CsvFile]
 
 
-@dataclass(frozen=True)
-class CsvSlice:
-    """What one task reads: pieces of one or several files."""
-
-    pieces: tuple[CsvPiece, ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(p.end - p.start for p in self.pieces)
-
-
-def open_bytes(path: Path) -> pa.Buffer:
-    """The file's bytes, mapped, not read."""
-    try:
-        with pa.memory_map(str(path)) as source:
-            return source.read_buffer()
-    except OSError as error:
-        if path.is_file() and path.stat().st_size == 0:
-            return pa.py_buffer(b"")
-        raise DataError("PATH_UNREADABLE", f"cannot read {path}: {error}") from error
-
-
-def as_array(buffer: pa.Buffer) -> Bytes:
-    return np.frombuffer(buffer, dtype=np.uint8)
+class CsvSlice(TextSlice[CsvFile]):
+    """What one task reads."""
 
 
 def layout(path: Path, options: CsvOptions, schema: Schema) -> CsvFile:
     """Reads a file's start: byte-order mark and header, whose names must be the stream's, in any order."""
     data = as_array(open_bytes(path))
-    head = data[:4].tobytes()
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError("CSV_INVALID_UTF8", f"{path} is UTF-16", hint="convert it to UTF-8")
-    start = len(BOM) if head.startswith(BOM) else 0
+    start = text_start(path, data, "CSV")
     names = tuple(f.name for f in schema)
     if options.header and start < data.size:
         end = options.quoting.next_record(data, start, start + 1, limit=1)
@@ -252,29 +221,17 @@ def read_csv(
     """
     by_name = {f.name: f for f in schema}
     wanted = tuple(by_name[name] for name in columns)
-    done = 0
-    for piece in slice.pieces:
-        for batch, end in _PieceReader(piece, options, wanted, zone, block_size).batches():
-            yield batch
-            if progress is not None:
-                progress(done + end - piece.start)
-        done += piece.end - piece.start
+    return read_pieces((_Reader(piece, options, wanted, zone, block_size) for piece in slice.pieces), progress)
 
 
-class _PieceReader:
-    """Reads one piece block by block; remembers which timestamp columns carry offsets."""
+class _Reader(PieceReader[CsvFile]):
+    """Reads one piece; remembers which timestamp columns carry offsets."""
 
     def __init__(
         self, piece: CsvPiece, options: CsvOptions, wanted: tuple[Field, ...], zone: str, block_size: int
     ) -> None:
-        self.piece = piece
+        super().__init__(piece, wanted, zone, block_size)
         self.options = options
-        self.wanted = wanted
-        self.zone = zone
-        self.block_size = block_size
-        self.schema = arrow_schema(wanted)
-        self.buffer = open_bytes(piece.path)
-        self.data = as_array(self.buffer)
         self.quoting = options.quoting
         # a blank line is an empty value where a record has one field, else no record
         self.skip_blank = len(piece.file.names) > 1
@@ -296,15 +253,7 @@ class _PieceReader:
             return None
         return Kernel(names, self.wanted, self.options.delimiter, self.options.quote)
 
-    def batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The piece's batches, each with the byte its block ends at."""
-        for start, end in self._blocks():
-            batch = self._block(start, end)
-            if batch.num_rows:
-                yield batch, end
-
     def _blocks(self) -> Iterator[tuple[int, int]]:
-        """Byte ranges of whole records, of about ``block_size``; a longer record is one block."""
         start, stop = self.piece.start, self.piece.end
         size = self.block_size
         while start < stop:
@@ -489,12 +438,3 @@ def count_rows(file: CsvFile, upto: int, options: CsvOptions) -> int | None:
     """Data rows before byte ``upto``, by reading them all; ``None`` if it is inside quotes."""
     data = as_array(open_bytes(file.path))
     return options.quoting.count_records(data, file.data_start, upto, skip_blank=len(file.names) > 1)
-
-
-def rows_without_columns(rows: int) -> pa.RecordBatch:
-    """A batch that is only a number of rows."""
-    return pa.RecordBatch.from_struct_array(pa.StructArray.from_arrays([], fields=[], mask=pa.nulls(rows).is_valid()))
-
-
-def shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

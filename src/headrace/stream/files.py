@@ -22,8 +22,9 @@ import pyarrow as pa
 from headrace.errors import DataError, NotYetSupported
 from headrace.stream import csv, json_lines, parquet
 from headrace.stream.csv import CsvFile, CsvOptions, CsvPiece, CsvSlice, read_csv
-from headrace.stream.json_lines import JsonFile, JsonPiece, JsonSlice, read_json
+from headrace.stream.json_lines import JsonPiece, JsonSlice, read_json
 from headrace.stream.parquet import ParquetFile, ParquetSlice
+from headrace.stream.text import TextFile
 from headrace.types import Schema
 
 TextSlice = CsvSlice | JsonSlice
@@ -138,7 +139,7 @@ def _csv_slices(files: list[CsvFile], options: CsvOptions, parallelism: int, exa
     return [CsvSlice(tuple(CsvPiece(files[i], start, end) for i, start, end in group)) for group in cuts]
 
 
-def _json_slices(files: list[JsonFile], parallelism: int) -> list[Slice]:
+def _json_slices(files: list[TextFile], parallelism: int) -> list[Slice]:
     sizes = [file.size - file.data_start for file in files]
     starts = [file.data_start for file in files]
     cuts = _cut(sizes, starts, parallelism, lambda i, byte: json_lines.line_start(files[i], starts[i] + byte))

@@ -13,7 +13,6 @@ The dialect is written down in docs/copy.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,63 +21,44 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import DataError
-from headrace.stream.csv import BLOCK_SIZE, BOM, MAX_RECORD, as_array, open_bytes, rows_without_columns, shorten
 from headrace.stream.json_scan import Located, NotJson, Scanner
 from headrace.stream.json_values import EXPECTED, convert
 from headrace.stream.records import NEWLINE
 from headrace.stream.spellings import first_failure
-from headrace.types import Field, Schema, arrow_schema
+from headrace.stream.text import (
+    BLOCK_SIZE,
+    KERNEL_BYTES,
+    MAX_RECORD,
+    PieceReader,
+    TextFile,
+    TextPiece,
+    TextSlice,
+    as_array,
+    open_bytes,
+    read_pieces,
+    rows_without_columns,
+    shorten,
+    text_start,
+)
+from headrace.types import Field, Schema
 
 if TYPE_CHECKING:
     from headrace.stream.json_kernel import Kernel
 
-KERNEL_BYTES = 4 << 20
-"""Pieces at least this large are read by the compiled kernel; smaller ones do not pay for loading it."""
+JsonPiece = TextPiece[TextFile]
 
 
-@dataclass(frozen=True)
-class JsonFile:
-    """A file and where its first line starts."""
-
-    path: Path
-    data_start: int
-    size: int
+class JsonSlice(TextSlice[TextFile]):
+    """What one task reads."""
 
 
-@dataclass(frozen=True)
-class JsonPiece:
-    """The lines of ``file`` that start in the byte range ``[start, end)``."""
-
-    file: JsonFile
-    start: int
-    end: int
-
-    @property
-    def path(self) -> Path:
-        return self.file.path
-
-
-@dataclass(frozen=True)
-class JsonSlice:
-    """What one task reads: pieces of one or several files."""
-
-    pieces: tuple[JsonPiece, ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(p.end - p.start for p in self.pieces)
-
-
-def layout(path: Path) -> JsonFile:
+def layout(path: Path) -> TextFile:
     """Reads a file's start: only a byte-order mark may stand before the first line."""
     data = as_array(open_bytes(path))
-    head = data[:4].tobytes()
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError("JSON_INVALID_UTF8", f"{path} is UTF-16", hint="convert it to UTF-8")
-    return JsonFile(path, len(BOM) if head.startswith(BOM) else 0, int(data.size))
+    return TextFile(path, text_start(path, data, "JSON"), int(data.size))
 
 
-def line_start(file: JsonFile, at: int) -> int:
+def line_start(file: TextFile, at: int) -> int:
     """The first start of a line at or after byte ``at``, or the end of the file."""
     if at <= file.data_start:
         return file.data_start
@@ -111,28 +91,14 @@ def read_json(
     by_name = {f.name: f for f in schema}
     wanted = tuple(by_name[name] for name in columns)
     ascii_only = all(f.name.isascii() for f in schema)
-    done = 0
-    for piece in slice.pieces:
-        for batch, end in _PieceReader(piece, wanted, ascii_only, zone, block_size).batches():
-            yield batch
-            if progress is not None:
-                progress(done + end - piece.start)
-        done += piece.end - piece.start
+    return read_pieces((_Reader(piece, wanted, ascii_only, zone, block_size) for piece in slice.pieces), progress)
 
 
-class _PieceReader:
-    """Reads one piece block by block."""
-
+class _Reader(PieceReader[TextFile]):
     def __init__(
         self, piece: JsonPiece, wanted: tuple[Field, ...], ascii_only: bool, zone: str, block_size: int
     ) -> None:
-        self.piece = piece
-        self.wanted = wanted
-        self.zone = zone
-        self.block_size = block_size
-        self.schema = arrow_schema(wanted)
-        self.buffer = open_bytes(piece.path)
-        self.data = as_array(self.buffer)
+        super().__init__(piece, wanted, zone, block_size)
         names = [f.name for f in wanted]
         self.scanner = Scanner(names, ascii_only=ascii_only)
         self.kernel: Kernel | None = None
@@ -142,15 +108,7 @@ class _PieceReader:
 
             self.kernel = Kernel(names)
 
-    def batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The piece's batches, each with the byte its block ends at."""
-        for start, end in self._blocks():
-            batch = self._block(start, end)
-            if batch.num_rows:
-                yield batch, end
-
     def _blocks(self) -> Iterator[tuple[int, int]]:
-        """Byte ranges of whole lines, of about ``block_size``; a longer line is one block."""
         start, stop = self.piece.start, self.piece.end
         while start < stop:
             end, size = min(start + self.block_size, stop), self.block_size
