@@ -34,8 +34,8 @@ from headrace.file_tables import refresh, refuse_rows
 from headrace.inside import Inside
 from headrace.loading import Batch, Loaded, Loader
 from headrace.plan.nodes import Node, streams_in
+from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
-from headrace.plan.split import SplitPlan
 from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores

@@ -17,7 +17,7 @@ from headrace.catalog import Catalog, FileSource, Relation, Stream, Table, View,
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
 from headrace.plan.nodes import Node
-from headrace.plan.split import SplitPlan
+from headrace.plan.pipelines import SplitPlan
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of

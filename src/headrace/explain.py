@@ -12,8 +12,8 @@ from headrace.engine.places import Place
 from headrace.engine.plan_sql import why_not_native
 from headrace.errors import NotYetSupported
 from headrace.plan.nodes import Node, tables_in, views_in
+from headrace.plan.pipelines import SplitPlan
 from headrace.plan.render import render
-from headrace.plan.split import SplitPlan
 from headrace.sql import statements as s
 from headrace.sql.options import span_text
 from headrace.view.compiled import static_relation

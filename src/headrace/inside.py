@@ -21,7 +21,7 @@ from headrace.engine.plan_sql import quote_native
 from headrace.errors import CatalogError, Position, SqlError
 from headrace.loading import Loader
 from headrace.plan.nodes import Scan
-from headrace.plan.split import State
+from headrace.plan.pipelines import State
 from headrace.runtime import Runtime
 from headrace.sql.options import span_text
 from headrace.store import Snapshot

@@ -18,9 +18,10 @@ from planning import RELATIONS, Answering, bag, bind, rows, run, schema, table
 from headrace.catalog import Catalog, Stream, Table
 from headrace.errors import ViewRefused
 from headrace.plan.nodes import Aggregate, Join, Node, Scan, Sort, streams_in, tables_in, walk_plan
+from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
-from headrace.plan.split import SplitPlan, split
+from headrace.plan.split import split
 from headrace.sql.binder import Binder
 from headrace.sql.statements import Query, parse
 from headrace.types import INT, STRING, arrow_schema

@@ -18,6 +18,7 @@ headrace.plan.nodes.InvalidPlan: Project reads elsewhere, which its input does n
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal as Choice
@@ -55,12 +56,13 @@ class InvalidPlan(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class Node(ABC):
     """Any relational operator."""
 
     @property
+    @abstractmethod
     def output(self) -> tuple[Column, ...]:
-        raise NotImplementedError
+        """The columns it puts out."""
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -354,15 +356,20 @@ def walk_plan(root: Node) -> Iterator[Node]:
     return visit(root)
 
 
+def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node over its changed inputs; itself, if none of them is another."""
+    children = tuple(change(c) for c in node.children)
+    same = all(a is b for a, b in zip(children, node.children, strict=True))
+    return node if same else node.with_children(children)
+
+
 def rewrite_plan(root: Node, change: Callable[[Node], Node]) -> Node:
     """``change`` applied bottom-up to every node once; shared nodes stay shared."""
     done: dict[int, Node] = {}
 
     def visit(node: Node) -> Node:
         if id(node) not in done:
-            children = tuple(visit(c) for c in node.children)
-            same = all(a is b for a, b in zip(children, node.children, strict=True))
-            done[id(node)] = change(node if same else node.with_children(children))
+            done[id(node)] = change(map_children(node, visit))
         return done[id(node)]
 
     return visit(root)

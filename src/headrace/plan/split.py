@@ -8,22 +8,13 @@ the groupings is the *upper* pipeline, run by queries over the merged states.
     stream ─ filter ─ probe static ─ partial grouping ─▶ state ─ merge ─ upper ─▶ answer
              └────────── each insert ────────────────┘           └─ each query ─┘
 
-The rules a plan must keep, each with its own condition when it is refused:
-
-* ``STREAM_NOT_GROUPED``: the first breaker of every stream is a grouping;
-* ``STREAM_ON_BUILD_SIDE``: a join with one stream side has it on the probe side;
-* ``STREAM_JOIN_NOT_GROUPED``: a join of two streams has groupings below it, on both sides;
-* ``SORT_BELOW_GROUPING``: no ORDER BY … LIMIT over a stream that is not grouped yet.
-
-000 §4.2.3 refuses any sort with limit below a grouping; one above the *first*
-grouping runs in the upper pipeline, from scratch at each query, so it is allowed here.
+Which plans can be cut at all, ``plan/splittable.py`` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal as Choice
 
 from headrace.errors import ViewRefused
 from headrace.plan.aggregates import decompose, is_mergeable, join_on_keys, merge
@@ -36,90 +27,18 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Scan,
-    SetOperation,
-    Sort,
     SparkSql,
     UnionAll,
     Values,
+    map_children,
     reads_ungrouped,
     renaming,
     streams_in,
     walk_plan,
 )
-from headrace.types import BIGINT, BOOLEAN, INT, Field, Schema
-
-StateKind = Choice["groups", "distinct", "multiset"]
-
-
-@dataclass(frozen=True, eq=False)
-class State:
-    """A relation of mergeable rows a view keeps.
-
-    ``groups``: one row a group with partial aggregates. ``distinct``: the distinct
-    argument values of each group. ``multiset``: those values with multiplicities,
-    for aggregates that have no fixed-size state.
-    """
-
-    name: str
-    kind: StateKind
-    keys: tuple[Column, ...]
-    partials: tuple[tuple[Column, Agg], ...]
-    labels: tuple[str, ...]
-    """What each column means, for people: the key's name, or ``sum(x)``."""
-    grouping: str = ""
-    """The ``groups`` state of the same grouping; that state's own name if it is one."""
-    time: int | None = None
-    """Which key says when a group was, if groups are kept for a time only."""
-
-    @property
-    def schema(self) -> Schema:
-        return tuple(Field(c.name, c.type) for c in (*self.keys, *(c for c, _ in self.partials)))
-
-    def merged(self) -> Node:
-        """The plan that merges this state's stored rows into one row a key."""
-        rows = Scan.of("rows", self.name, self.schema)
-        by_name = {c.name: c for c in rows.output}
-        return merge(rows, [by_name[k.name] for k in self.keys], [(by_name[c.name], a) for c, a in self.partials])
-
-
-@dataclass(frozen=True, eq=False)
-class StreamPipeline:
-    """What an insert into ``stream`` runs: its rows in, rows for ``state`` out.
-
-    A state has at most one pipeline a stream. One without a stream comes from static
-    branches of a UNION ALL: it runs once, when the view is made.
-    """
-
-    stream: str | None
-    state: str
-    plan: Node
-
-
-@dataclass(frozen=True, eq=False)
-class StaticPipeline:
-    """A build side no stream reaches, probed by inserts: materialised once at creation."""
-
-    name: str
-    plan: Node
-
-    @property
-    def schema(self) -> Schema:
-        return tuple(Field(f"c{i}", c.type) for i, c in enumerate(self.plan.output))
-
-
-@dataclass(frozen=True, eq=False)
-class SplitPlan:
-    """A view's plan, cut at its breakers."""
-
-    states: tuple[State, ...]
-    streams: tuple[StreamPipeline, ...]
-    statics: tuple[StaticPipeline, ...]
-    upper: Node
-    retain: int | None = None
-    """For how many microseconds of the groups' own time they are kept; without it, for good."""
-
-    def state(self, name: str) -> State:
-        return next(s for s in self.states if s.name == name)
+from headrace.plan.pipelines import SplitPlan, State, StateKind, StaticPipeline, StreamPipeline
+from headrace.plan.splittable import check
+from headrace.types import BIGINT, BOOLEAN, INT
 
 
 def split(root: Node, retain: int | None = None) -> SplitPlan:
@@ -128,91 +47,6 @@ def split(root: Node, retain: int | None = None) -> SplitPlan:
     ``retain`` is for how long groups are kept, in microseconds: then each grouping needs a key that is a time.
     """
     return _Splitter(retain).run(root)
-
-
-def check(root: Node) -> None:
-    """Raise :class:`ViewRefused` unless every rule of 000 §4.2.2 holds."""
-    grouped: dict[int, bool] = {}
-    for node in walk_plan(root):
-        grouped[id(node)] = _check_node(node, {id(c): grouped[id(c)] for c in node.children})
-    if not grouped[id(root)]:
-        raise ViewRefused(
-            "STREAM_NOT_GROUPED",
-            f"the view keeps rows of stream {_named(root)} without grouping them, which would store the whole stream",
-            hint="group the stream (GROUP BY … or an aggregate); a plain filter or map is a query on the stream "
-            "itself, not a view",
-        )
-
-
-def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
-    """Whether every stream below ``node`` passes a grouping; raises where a rule is broken."""
-    below = [grouped[id(c)] for c in node.children]
-    if isinstance(node, Scan):
-        return node.kind != "stream"
-    if isinstance(node, Aggregate):
-        return True
-    if isinstance(node, Sort) and not below[0]:
-        raise ViewRefused(
-            "SORT_BELOW_GROUPING",
-            f"ORDER BY … LIMIT (or LIMIT) over stream {_named(node)} comes before any grouping",
-            hint="group the stream first and sort the groups",
-        )
-    if isinstance(node, SparkSql) and not all(below):
-        raise ViewRefused(
-            "STREAM_NOT_GROUPED",
-            f"{node.reason} stands between stream {_named(node)} and its first grouping",
-            hint="group the stream in a subquery or CTE first and use this above the grouping; below it a subquery may "
-            "be a condition of its own ([NOT] IN, [NOT] EXISTS) or a value, correlated by equality if it aggregates",
-        )
-    if isinstance(node, SetOperation) and not all(below):
-        raise ViewRefused(
-            "STREAM_NOT_GROUPED",
-            f"{node.kind.upper()} ALL counts the rows of stream {_named(node)}, so all of them would have to be kept",
-            hint=f"write {node.kind.upper()} without ALL, or group the stream first",
-        )
-    if isinstance(node, UnionAll) and not all(below):
-        _check_union(node, below)
-    if isinstance(node, Join) and not all(below):
-        _check_join(node, *below)
-    return all(below)
-
-
-def _check_union(node: UnionAll, below: Sequence[bool]) -> None:
-    """Rows of one branch are added up as they arrive, so those of another may not change later."""
-    for branch, grouped in zip(node.inputs, below, strict=True):
-        if grouped and _live(branch):
-            raise ViewRefused(
-                "STREAM_NOT_GROUPED",
-                f"a UNION ALL puts rows of stream {_named(node)} beside groups of {', '.join(_live(branch))}, "
-                "which change as rows come",
-                hint="group every branch before the UNION ALL, or none",
-            )
-
-
-def _check_join(node: Join, left: bool, right: bool) -> None:
-    if _live(node.left) and _live(node.right):
-        raise ViewRefused(
-            "STREAM_JOIN_NOT_GROUPED",
-            f"{', '.join(_live(node.left))} and {', '.join(_live(node.right))} are joined before both are grouped",
-            hint="group each stream in a subquery or CTE, then join the groups",
-        )
-    if not right or node.kind == "full":
-        words = {"left": "LEFT", "full": "FULL", "semi": "SEMI or IN/EXISTS", "anti": "ANTI or NOT EXISTS"}
-        raise ViewRefused(
-            "STREAM_ON_BUILD_SIDE",
-            f"stream {_named(node)} is the stored side of a {words.get(node.kind, node.kind.upper())} join, "
-            "so all of it would have to be kept",
-            hint="put the stream on the preserved (left) side, or group it before the join",
-        )
-
-
-def _named(node: Node) -> str:
-    return ", ".join(sorted(streams_in(node)))
-
-
-def _live(node: Node) -> list[str]:
-    """The streams and continuous views a plan reads: what may change without a statement about a table."""
-    return sorted({n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind in ("stream", "view")})
 
 
 class _Splitter:
@@ -239,9 +73,7 @@ class _Splitter:
         if isinstance(node, Aggregate) and reads_ungrouped(node.child):
             done = self._break(node)
         else:
-            children = tuple(self._upper(c) for c in node.children)
-            same = all(a is b for a, b in zip(children, node.children, strict=True))
-            done = node if same else node.with_children(children)
+            done = map_children(node, self._upper)
         self._cut[id(node)] = done
         return done
 
@@ -355,9 +187,7 @@ class _Splitter:
                     self._static_scan(side) if not streams_in(side) else visit(side) for side in (part.left, part.right)
                 )
                 return part.with_children((left, right))
-            children = tuple(visit(c) for c in part.children)
-            same = all(a is b for a, b in zip(children, part.children, strict=True))
-            return part if same else part.with_children(children)
+            return map_children(part, visit)
 
         return visit(node) if streams_in(node) else node
 
@@ -484,11 +314,7 @@ def _branches(lower: Node) -> list[_Piece]:
 
 def _replace(root: Node, old: Node, new: Node) -> Node:
     def visit(node: Node) -> Node:
-        if node is old:
-            return new
-        children = tuple(visit(c) for c in node.children)
-        same = all(a is b for a, b in zip(children, node.children, strict=True))
-        return node if same else node.with_children(children)
+        return new if node is old else map_children(node, visit)
 
     return visit(root)
 

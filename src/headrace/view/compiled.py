@@ -19,9 +19,10 @@ from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.worker import BATCH, PARTIALS, Pipeline, Static
 from headrace.errors import SqlError
 from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, views_in, walk_plan
+from headrace.plan.pipelines import SplitPlan, State, StreamPipeline
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
-from headrace.plan.split import SplitPlan, State, StreamPipeline, split
+from headrace.plan.split import split
 from headrace.sql.binder import Binder, QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
 from headrace.types import Field, Schema, arrow_schema

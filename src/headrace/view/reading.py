@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from headrace import query, tables
 from headrace.engine.spark import Relation
-from headrace.plan.split import State
+from headrace.plan.pipelines import State
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
 from headrace.types import arrow_schema

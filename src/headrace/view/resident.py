@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.plan.aggregates import moments_of
 from headrace.plan.exprs import Agg
-from headrace.plan.split import State
+from headrace.plan.pipelines import State
 from headrace.types import Type, arrow_schema
 from headrace.view import fold
 from headrace.view.fold import Array

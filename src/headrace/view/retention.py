@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.engine.plan_sql import quote_native
-from headrace.plan.split import State
+from headrace.plan.pipelines import State
 from headrace.store import Transaction
 from headrace.types import arrow_schema
 from headrace.view.compiled import Clock, ContinuousView

@@ -18,7 +18,18 @@ from collections import Counter
 from dataclasses import dataclass
 
 from headrace.plan.exprs import Call, Column, Expr, Literal, all_of, columns, conjuncts
-from headrace.plan.nodes import ALWAYS, Filter, Join, Node, Project, Scan, reads_ungrouped, streams_in, walk_plan
+from headrace.plan.nodes import (
+    ALWAYS,
+    Filter,
+    Join,
+    Node,
+    Project,
+    Scan,
+    map_children,
+    reads_ungrouped,
+    streams_in,
+    walk_plan,
+)
 from headrace.plan.rules.factor_disjunctions import any_of, disjuncts
 
 
@@ -33,9 +44,7 @@ def order_joins(root: Node) -> Node:
         return done[id(node)]
 
     def over(node: Node) -> Node:
-        children = tuple(visit(c) for c in node.children)
-        same = all(a is b for a, b in zip(children, node.children, strict=True))
-        return node if same else node.with_children(children)
+        return map_children(node, visit)
 
     def ordered(node: Node) -> Node:
         leaves, parts = flatten(node)
