@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 from headrace.errors import CatalogError, Position
 from headrace.types import Field, Schema, from_spark
@@ -61,10 +61,11 @@ class View:
 
 
 Relation = Stream | Table | View
-KINDS: dict[type, str] = {Stream: "stream", Table: "table", View: "view"}
+Kind = Literal["stream", "table", "view"]
+KINDS: dict[type, Kind] = {Stream: "stream", Table: "table", View: "view"}
 
 
-def kind_of(relation: Relation) -> str:
+def kind_of(relation: Relation) -> Kind:
     return KINDS[type(relation)]
 
 

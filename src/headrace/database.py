@@ -43,8 +43,9 @@ from headrace.spark.attach import Attachment, Attachments
 from headrace.spark.porter import Porter
 from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
-from headrace.sql.binder import Binder, stored
+from headrace.sql.binder import Binder
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
+from headrace.sql.store_assignment import stored
 from headrace.store import Snapshot, Store
 from headrace.store.writer import closed
 from headrace.types import quote

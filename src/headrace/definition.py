@@ -218,7 +218,7 @@ class Definer:
             compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)
             # A UNION ALL branch that reads only tables adds to the state once, here.
             initial = {p.state: query.run_now(self._runtime, p.plan) for p in compiled.initial}
-            compiled.pipelines  # noqa: B018  compile now: an error must come before the commit
+            compiled.compile()
 
             def found(tx: Transaction) -> None:
                 for state in plan.states:

@@ -83,9 +83,11 @@ class Prepared:
         """The scan and its fields, if the plan does nothing but pick and name columns of one relation."""
         fields: dict[int, Column] = {c.id: c for c in self.plan.output}
         node = self.plan
-        while isinstance(node, Project) and all(isinstance(e, Column) for _, e in node.exprs):
-            below = {c.id: e for c, e in node.exprs}
-            fields = {k: below[c.id] for k, c in fields.items()}  # type: ignore[misc]
+        while isinstance(node, Project):
+            below = {c.id: e for c, e in node.exprs if isinstance(e, Column)}
+            if len(below) < len(node.exprs):
+                return None
+            fields = {k: below[c.id] for k, c in fields.items()}
             node = node.child
         if not isinstance(node, Scan):
             return None

@@ -13,7 +13,7 @@ from binding import COLUMNS, OPERANDS, TYPES, LeftToSpark, RealSpark, bind, crea
 
 from headrace.errors import SqlError
 from headrace.plan.exprs import Agg, Call, Cast, Column, Expr, SparkExpr
-from headrace.sql.expressions import bind_cast_for_store
+from headrace.sql.store_assignment import cast_for_store
 from headrace.types import from_spark
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def test_store_assignment_is_sparks(spark: SparkSession, real: RealSpark, tmp_pa
             ours = set()
             for target in names:
                 try:
-                    bind_cast_for_store(COLUMNS[source], TYPES[target], target, None)
+                    cast_for_store(COLUMNS[source], TYPES[target], target, None)
                     ours.add(target)
                 except SqlError as error:
                     assert error.condition == "INCOMPATIBLE_DATA_FOR_TABLE"

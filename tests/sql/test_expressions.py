@@ -15,7 +15,8 @@ from sqlglot import parse_one
 from headrace.errors import SqlError
 from headrace.plan.exprs import Agg, Call, Case, Cast, Expr, Literal, SparkExpr, walk
 from headrace.sql.coercion import common_type, wider_type
-from headrace.sql.expressions import OutsideAlgebra, bind_cast_for_store, bind_expr, position_of
+from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
+from headrace.sql.store_assignment import cast_for_store
 from headrace.sql.verbatim import Verbatim, quote_string
 from headrace.types import (
     BIGINT,
@@ -241,9 +242,9 @@ def test_outside_the_algebra(text: str) -> None:
 
 
 def test_store_assignment() -> None:
-    assert bind_cast_for_store(B, INT, "x", None) == Cast(INT, B)
-    assert bind_cast_for_store(Literal(INT, 1), INT, "x", None) == ONE
+    assert cast_for_store(B, INT, "x", None) == Cast(INT, B)
+    assert cast_for_store(Literal(INT, 1), INT, "x", None) == ONE
     with pytest.raises(SqlError) as caught:
-        bind_cast_for_store(COLUMNS["c_string"], INT, "x", position_of(parse_one("a", read=Verbatim)))
+        cast_for_store(COLUMNS["c_string"], INT, "x", position_of(parse_one("a", read=Verbatim)))
     assert caught.value.condition == "INCOMPATIBLE_DATA_FOR_TABLE"
     assert "column x" in str(caught.value) and caught.value.hint

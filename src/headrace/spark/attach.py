@@ -118,7 +118,7 @@ class Attachment:
         from pyspark.errors import StreamingQueryException
 
         try:
-            return self._query.awaitTermination(timeout)  # type: ignore[arg-type]
+            return self._query.awaitTermination(timeout)  # type: ignore[arg-type]  # Spark takes fractions too
         except StreamingQueryException as error:
             if self._failure is None:
                 raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal as Choice
 
 from sqlglot import exp
 
@@ -21,6 +21,7 @@ from headrace.plan.nodes import (
     ONE_ROW,
     Aggregate,
     Join,
+    JoinKind,
     Node,
     Project,
     Scan,
@@ -34,23 +35,17 @@ from headrace.plan.nodes import (
 )
 from headrace.sql.blocks import Block, boolean
 from headrace.sql.coercion import cast, common_type
-from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_cast_for_store, bind_expr, position_of
+from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.parsing import Dialect
 from headrace.sql.scope import Scope, Source
+from headrace.sql.spark_blocks import QueryAnalyzer, spark_block
 from headrace.sql.statements import CreateView as CreateViewStatement
 from headrace.sql.statements import parse
+from headrace.sql.store_assignment import stored, targets_of
 from headrace.sql.subqueries import Around
 from headrace.sql.system import System, is_system, name_of, system_scan
-from headrace.types import BOOLEAN, Field, Schema
-
-
-class QueryAnalyzer(Analyzer, Protocol):
-    """Spark's analyzer, for whole blocks too."""
-
-    def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
-        """The columns Spark gives ``text`` over empty relations of these names; SqlError if it refuses."""
-
+from headrace.types import BOOLEAN
 
 Ctes = Mapping[str, Node]
 
@@ -70,6 +65,8 @@ _SELECT_PARTS = {
 }
 _SET_PARTS = {"with_", "this", "expression", "distinct", "by_name", "order", "limit", "offset"}
 _TABLE_PARTS = {"this", "alias", "db", "catalog"}
+_EXISTENCE: dict[str, JoinKind] = {"SEMI": "semi", "ANTI": "anti"}
+_JOINS: dict[str, JoinKind | Choice["right"]] = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
 
 
 class Binder:
@@ -89,7 +86,7 @@ class Binder:
 
     def assignment(self, tree: exp.Expr, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
         """The plan whose rows, in the relation's own columns and types, an INSERT stores."""
-        _targets(relation, columns, at)
+        targets_of(relation, columns, at)
         return stored(self._query(tree, {}), relation, columns, at)
 
     # Queries
@@ -287,18 +284,14 @@ class Binder:
             assert isinstance(statement, CreateViewStatement)
             plan = Binder(self.catalog, self.analyzer).query(statement.query)
             return renaming(plan, [f.name for f in relation.columns])
-        kind = kind_of(relation)
-        assert kind in ("stream", "table", "view")
         key = relation.primary_key if isinstance(relation, Table) else ()
-        return Scan.of(kind, relation.name, relation.columns, key)  # type: ignore[arg-type]
+        return Scan.of(kind_of(relation), relation.name, relation.columns, key)
 
     def _join(self, left: Node, scope: Scope, join: exp.Join, ctes: Ctes) -> Node:
         _only(join, {"this", "side", "kind", "on", "using", "method"}, "this kind of join")
         right, source = self._item(join.this, ctes)
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
-        name = {("LEFT", "SEMI"): "semi", ("", "SEMI"): "semi", ("LEFT", "ANTI"): "anti", ("", "ANTI"): "anti"}.get(
-            (side, kind)
-        ) or {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}.get(side)
+        name = (_EXISTENCE.get(kind) if side in ("", "LEFT") else None) or _JOINS.get(side)
         if name is None or kind not in ("", "INNER", "OUTER", "CROSS", "SEMI", "ANTI"):
             raise OutsideAlgebra(f"a {side} {kind} join".replace("  ", " "), position_of(join))
         both = Scope([*scope.sources, source], scope.extras)
@@ -309,15 +302,15 @@ class Binder:
             condition = boolean(on, both, self.analyzer)
         else:
             condition = Literal(BOOLEAN, True)
-        if name in ("semi", "anti"):
-            return Join(name, left, right, condition)  # type: ignore[arg-type]
+        if name == "semi" or name == "anti":
+            return Join(name, left, right, condition)
         scope.sources.append(source)
         joined: Node
         if name == "right":
             turned = Join("left", right, left, condition)
             joined = Project(turned, tuple((c, c) for c in (*left.output, *right.output)))
         else:
-            joined = Join(name, left, right, condition)  # type: ignore[arg-type]
+            joined = Join(name, left, right, condition)
         return self._merge_columns(joined, scope, using, name, join) if using else joined
 
     def _merge_columns(
@@ -363,53 +356,13 @@ class Binder:
     # Outside the algebra
 
     def _spark_block(self, tree: exp.Expr, ctes: Ctes, reason: str) -> Node:
-        """The block as Spark SQL text over the plans of its parts that the algebra can say."""
-        inputs: dict[str, Node] = {}
-
-        def take(node: Node) -> str:
-            for name, known in inputs.items():
-                if known is node:
-                    return name
-            name = f"__in{len(inputs)}"
-            inputs[name] = node
-            return name
-
-        tree = tree.copy()
-        tree.set("with_", None)  # its CTEs are bound already, each under its name
-
-        def visit(part: exp.Expr, local: Ctes, known: set[str]) -> None:
-            for child in list(part.iter_expressions()):
-                if isinstance(child, exp.Subquery | exp.Select | exp.SetOperation) and not isinstance(part, exp.CTE):
-                    bound = self._bind_alone(child, local)
-                    if bound is not None:
-                        query = exp.select("*").from_(exp.to_table(take(bound)))
-                        child.replace(_in_place(child, query))
-                        continue
-                system = isinstance(child, exp.Table) and is_system(child)
-                if isinstance(child, exp.Table) and (system or isinstance(child.this, exp.Identifier)):
-                    if system or child.name.lower() not in known:
-                        name = take(self._relation(child, local))
-                        alias = name_of(child)
-                        child.set("db", None)
-                        child.set("this", exp.to_identifier(name, quoted=True))
-                        if not child.args.get("alias"):
-                            child.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-                    continue
-                inner = known
-                if child.args.get("with_") is not None:
-                    inner = known | {c.alias.lower() for c in child.args["with_"].expressions}
-                visit(child, local, inner)
-
-        holder = exp.Subquery(this=tree)
-        visit(tree, ctes, set())
-        del holder
-        text = tree.sql(Dialect)
-        names = tuple(inputs)
-        nodes = tuple(_named_input(n) for n in inputs.values())
-        schemas = {n: tuple(Field(c.name, c.type) for c in node.output) for n, node in zip(names, nodes, strict=True)}
-        schema = self.analyzer.query_schema(text, schemas)
-        columns = tuple(Column.fresh(f.name, f.type) for f in schema)
-        return SparkSql(text, names, nodes, columns, reason)
+        return spark_block(
+            tree,
+            reason,
+            self.analyzer,
+            relation=lambda table: self._relation(table, ctes),
+            alone=lambda query: self._bind_alone(query, ctes),
+        )
 
     def _bind_alone(self, tree: exp.Expr, ctes: Ctes) -> Node | None:
         """The subquery's plan if it stands alone (not correlated) inside the algebra."""
@@ -423,47 +376,8 @@ class Binder:
         return None if isinstance(node, SparkSql) else node
 
 
-def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
-    """The rows of ``source`` as an INSERT into these columns stores them; columns left out are NULL."""
-    targets = _targets(relation, columns, at)
-    if len(source.output) != len(targets):
-        raise SqlError(
-            "INSERT_COLUMN_ARITY_MISMATCH",
-            f"{relation.name} takes {len(targets)} values ({', '.join(f.name for f in targets)}), "
-            f"but {len(source.output)} are given",
-            position=at,
-        )
-    given = {f.name: (c, f) for f, c in zip(targets, source.output, strict=True)}
-    exprs: list[tuple[Column, Expr]] = []
-    for column in relation.columns:
-        out = Column.fresh(column.name, column.type)
-        if column.name in given:
-            value, _ = given[column.name]
-            exprs.append((out, bind_cast_for_store(value, column.type, column.name, at)))
-        else:
-            exprs.append((out, Literal(column.type, None)))
-    return Project(source, tuple(exprs))
-
-
 def _distinct(node: Node) -> Node:
     return Aggregate(node, tuple((Column.fresh(c.name, c.type), c) for c in node.output), ())
-
-
-def _in_place(child: exp.Expr, query: exp.Select) -> exp.Expr:
-    """``query`` standing where ``child`` stood, under the same alias."""
-    if isinstance(child, exp.Subquery):
-        return exp.Subquery(this=query, alias=child.args.get("alias"))
-    return query
-
-
-def _named_input(node: Node) -> Node:
-    """An input with distinct column names, as a relation Spark can be handed."""
-    seen: set[str] = set()
-    for column in node.output:
-        if column.name.lower() in seen:
-            return renaming(node, [f"_{i}" for i in range(len(node.output))])
-        seen.add(column.name.lower())
-    return node
 
 
 def _only(tree: exp.Expr, known: set[str], what: str) -> None:
@@ -472,26 +386,6 @@ def _only(tree: exp.Expr, known: set[str], what: str) -> None:
         if value and part not in known:
             word = {"laterals": "LATERAL VIEW", "sample": "TABLESAMPLE", "pivots": "PIVOT"}.get(part)
             raise OutsideAlgebra(word or f"{part.strip('_').upper()} ({what})", position_of(tree))
-
-
-def _targets(relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Schema:
-    if not columns:
-        return relation.columns
-    by_name = {f.name.lower(): f for f in relation.columns}
-    found: list[Field] = []
-    for name in columns:
-        column = by_name.get(name.lower())
-        if column is None:
-            raise SqlError(
-                "UNRESOLVED_COLUMN",
-                f"{relation.name} has no column {name}",
-                position=at,
-                hint=f"it has {', '.join(f.name for f in relation.columns)}",
-            )
-        if column in found:
-            raise SqlError("COLUMN_ALREADY_EXISTS", f"column {name} is named twice", position=at)
-        found.append(column)
-    return tuple(found)
 
 
 def _column_names(node: Node, names: list[str], at: exp.Expr) -> list[str]:

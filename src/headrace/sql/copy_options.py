@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.errors import SqlError
-
-if TYPE_CHECKING:
-    from headrace.sql.statements import _Reader
+from headrace.sql.cursor import Cursor
 
 COPY_OPTIONS = ("format", "header", "delimiter", "quote", "null")
 
 
-def copy_options(reader: _Reader) -> dict[str, str]:
+def copy_options(reader: Cursor) -> dict[str, str]:
     """The options from here to the end of the statement, names and formats in lower case."""
     options: dict[str, str] = {}
     more = reader.take("WITH")
@@ -25,7 +21,7 @@ def copy_options(reader: _Reader) -> dict[str, str]:
     return options
 
 
-def _option(reader: _Reader, options: dict[str, str]) -> None:
+def _option(reader: Cursor, options: dict[str, str]) -> None:
     position = reader.position()
     option = reader.word().lower()
     if option in ("csv", "json", "parquet"):

@@ -28,7 +28,7 @@ from headrace.errors import Position, SqlError
 from headrace.plan.exprs import Agg, Call, Case, Column, Expr, Literal, SparkExpr
 from headrace.sql import literals
 from headrace.sql.arithmetic import Mismatch
-from headrace.sql.coercion import can_cast, can_store, cast
+from headrace.sql.coercion import can_cast, cast
 from headrace.sql.functions import (
     AGGREGATES,
     CAST_FUNCTIONS,
@@ -69,21 +69,6 @@ def bind_expr(node: exp.Expr, scope: Scope, analyzer: Analyzer, *, zone: tzinfo 
     """
     check_inside_algebra(node)
     return _Binder(scope, analyzer, zone or getattr(analyzer, "zone", None)).bind(node)
-
-
-def bind_cast_for_store(expr: Expr, target: Type, column: str, position: Position | None) -> Expr:
-    """``expr`` as INSERT stores it in ``column``: Spark's ANSI store assignment.
-
-    A string does not go into a number; a bigint goes into an int and fails on the row that does not fit.
-    """
-    if can_store(expr.type, target):
-        return cast(expr, target)
-    raise SqlError(
-        "INCOMPATIBLE_DATA_FOR_TABLE",
-        f"cannot store {expr.type} in column {column} of type {target}",
-        position=position,
-        hint=f"write CAST(... AS {target.sql.upper()})",
-    )
 
 
 _BINARY: dict[type[exp.Expr], str] = {
@@ -496,7 +481,6 @@ __all__ = [
     "Analyzer",
     "OutsideAlgebra",
     "Scope",
-    "bind_cast_for_store",
     "bind_expr",
     "check_inside_algebra",
     "position_of",

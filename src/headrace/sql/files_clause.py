@@ -6,20 +6,17 @@ Read from the statement's tokens, for sqlglot keeps no positions of properties.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from sqlglot.tokenizer_core import TokenType
 
 from headrace.catalog import FileSource
 from headrace.errors import NotYetSupported, SqlError
-
-if TYPE_CHECKING:
-    from headrace.sql.statements import _Reader
+from headrace.sql.cursor import Cursor
 
 FORMATS = ("csv", "json", "parquet")
 
 
-def using_at(reader: _Reader) -> int | None:
+def using_at(reader: Cursor) -> int | None:
     """The index of the USING that ends a table's columns; a join's stands behind AS."""
     depth = 0
     for index in range(len(reader.tokens)):
@@ -30,7 +27,7 @@ def using_at(reader: _Reader) -> int | None:
     return None
 
 
-def files_clause(reader: _Reader, at: int) -> FileSource:
+def files_clause(reader: Cursor, at: int) -> FileSource:
     """The clauses from USING to the end of the statement."""
     reader.at = at + 1
     position = reader.position()
@@ -58,7 +55,7 @@ def files_clause(reader: _Reader, at: int) -> FileSource:
     return FileSource(format_, path, tuple(options.items()))
 
 
-def _option(reader: _Reader, options: dict[str, str]) -> None:
+def _option(reader: Cursor, options: dict[str, str]) -> None:
     position = reader.position()
     quoted = reader.at < len(reader.tokens) and reader.tokens[reader.at].token_type == TokenType.STRING
     name = (reader.string("an option") if quoted else reader.name()).lower()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from headrace.plan.exprs import Call, Case, Expr, Literal
 from headrace.sql.arithmetic import Mismatch, absolute, arithmetic, floor_or_ceil, negative, positive, rounded
@@ -75,10 +76,11 @@ def compared(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
     """Both sides of a comparison in the type they meet in; ``None`` if only Spark knows it."""
     if not (a.type.is_native and b.type.is_native):
         return None
+    target: Type | None
     if a.type.is_decimal and _integer_literal(b):
-        target: Type | None = wider_decimal(a.type, literal_decimal(b.value))  # type: ignore[attr-defined]
+        target = wider_decimal(a.type, literal_decimal(b.value))
     elif b.type.is_decimal and _integer_literal(a):
-        target = wider_decimal(literal_decimal(a.value), b.type)  # type: ignore[attr-defined]
+        target = wider_decimal(literal_decimal(a.value), b.type)
     else:
         target = wider_type(a.type, b.type)
     if target is None:
@@ -86,7 +88,7 @@ def compared(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
     return None if target == VOID else (cast(a, target), cast(b, target))
 
 
-def _integer_literal(expr: Expr) -> bool:
+def _integer_literal(expr: Expr) -> TypeGuard[Literal]:
     return isinstance(expr, Literal) and expr.type.is_integer and expr.value is not None
 
 

@@ -6,23 +6,21 @@ statements Spark does not have (CREATE STREAM, COPY …) are read here, from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
 
 from sqlglot import exp
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot.tokenizer_core import TokenType
 
 from headrace.catalog import FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.columns import definition
 from headrace.sql.copy_options import copy_options
+from headrace.sql.cursor import Cursor
 from headrace.sql.files_clause import files_clause, using_at
 from headrace.sql.options import retain_of
 from headrace.sql.parsing import blank, node_at, parse_tree, place, relation_name, tokens
 from headrace.types import Schema
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -161,59 +159,8 @@ def parse(text: str) -> Statement:
     return _Reader(text, found).statement()
 
 
-class _Reader:
+class _Reader(Cursor):
     """Reads one statement from its tokens."""
-
-    def __init__(self, text: str, tokens: list[Token]) -> None:
-        self.text = text
-        self.tokens = tokens
-        self.at = 0
-
-    # Token access
-
-    def word(self, ahead: int = 0) -> str:
-        index = self.at + ahead
-        if index >= len(self.tokens) or self.tokens[index].token_type in (TokenType.STRING, TokenType.IDENTIFIER):
-            return ""
-        return self.tokens[index].text.upper()
-
-    def take(self, *words: str) -> bool:
-        if all(self.word(i) == w for i, w in enumerate(words)):
-            self.at += len(words)
-            return True
-        return False
-
-    def position(self, at: int | None = None) -> Position:
-        index = min(self.at if at is None else at, len(self.tokens) - 1)
-        return place(self.text, self.tokens[index].start)
-
-    def fail(self, expected: str) -> NoReturn:
-        found = f"found {self.tokens[self.at].text!r}" if self.at < len(self.tokens) else "the statement ends"
-        raise SqlError("PARSE_SYNTAX_ERROR", f"expected {expected}, but {found}", position=self.position())
-
-    def name(self) -> str:
-        if self.at >= len(self.tokens):
-            self.fail("a name")
-        token = self.tokens[self.at]
-        plain = token.token_type != TokenType.STRING and (token.text[:1].isalpha() or token.text[:1] == "_")
-        if not plain and token.token_type != TokenType.IDENTIFIER:
-            self.fail("a name")
-        self.at += 1
-        if self.word() == "." or (self.at < len(self.tokens) and self.tokens[self.at].token_type == TokenType.DOT):
-            raise NotYetSupported("names with a schema or catalog", position=self.position(), hint="use the plain name")
-        return token.text
-
-    def string(self, what: str) -> str:
-        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
-            self.fail(what)
-        self.at += 1
-        return self.tokens[self.at - 1].text
-
-    def end(self) -> None:
-        if self.at < len(self.tokens):
-            self.fail("the end of the statement")
-
-    # Statements
 
     def statement(self) -> Statement:
         first = self.word()
@@ -318,14 +265,6 @@ class _Reader:
             self.fail("FROM 'path'")
         path = self.string("a quoted path or glob")
         return Copy(name, tuple(columns), path, copy_options(self), position)
-
-    def comma_separated(self, read: Callable[[], T]) -> list[T]:
-        found = [read()]
-        while self.take(","):
-            found.append(read())
-        if not self.take(")"):
-            self.fail("')'")
-        return found
 
     def create(self) -> Statement:
         if self.word(1) == "OR" and self.word(2) == "REPLACE":

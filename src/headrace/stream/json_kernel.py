@@ -88,7 +88,7 @@ def _skip(data: Any, pos: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _hex(data: Any, pos: int) -> int:
+def _hex(data: Any, pos: int) -> Any:
     """Four hexadecimal digits as a number, -1 if they are none."""
     value = np.int64(0)
     for i in range(pos, pos + 4):
@@ -102,7 +102,7 @@ def _hex(data: Any, pos: int) -> int:
         else:
             return -1
         value = value * 16 + np.int64(digit)
-    return value  # type: ignore[return-value]
+    return value
 
 
 @njit(cache=True, nogil=True)

@@ -11,9 +11,9 @@ fields are kept, as text: a string's characters, anything else as it is written.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from json.decoder import JSONDecodeError, scanstring  # type: ignore[attr-defined]
+from json import JSONDecodeError
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ class Scanner:
     def __init__(self, names: Sequence[str], *, ascii_only: bool) -> None:
         self._slots = {name.lower(): i for i, name in enumerate(names)}
         self._ascii_only = ascii_only
-        self._scan = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str).scan_once  # type: ignore[attr-defined]
+        decoder: Any = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once
 
     def locate(self, block: bytes) -> tuple[int, list[Located]]:
         """How many rows a block of lines has, and its columns; :class:`NotJson` for the first line that is none."""
@@ -110,7 +111,7 @@ class Scanner:
             while True:
                 if line[at : at + 1] != '"':
                     raise JSONDecodeError("a field name in double quotes is expected", line, at)
-                key, at = scanstring(line, at + 1, True)
+                key, at = self._scan(line, at)
                 start = _expect(line, _skip(line, at), ":")
                 value, end = self._scan(line, start)
                 slot = self._slots.get(key.lower()) if key.isascii() or not self._ascii_only else None

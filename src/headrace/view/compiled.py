@@ -23,7 +23,8 @@ from headrace.plan.pipelines import SplitPlan, State, StreamPipeline
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
 from headrace.plan.split import split
-from headrace.sql.binder import Binder, QueryAnalyzer
+from headrace.sql.binder import Binder
+from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
 from headrace.types import Field, Schema, arrow_schema
 
@@ -68,6 +69,10 @@ class ContinuousView:
     def relation(self, state: State | str) -> str:
         """The store's name for one of the view's states."""
         return f"state {self.view.name} {state if isinstance(state, str) else state.name}"
+
+    def compile(self) -> None:
+        """Compile all that inserts run now, so that an error comes before the view is committed."""
+        _ = self.initial, self.pipelines
 
     @cached_property
     def pipelines(self) -> Mapping[str, tuple[InsertPipeline, ...]]:

@@ -13,6 +13,7 @@ the view's lock.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -173,23 +174,27 @@ class _Keys:
         return np.array([*known, 0], np.int64)[places]
 
 
-class _Column:
+class _Column(ABC):
     """One partial column (or several that merge together)."""
 
     places: tuple[int, ...]
 
+    @abstractmethod
     def grow(self, rows: int) -> None:
-        raise NotImplementedError
+        """Make room for so many groups."""
 
+    @abstractmethod
     def fold(self, numbers: Array, partials: list[pa.Array]) -> bool:
-        raise NotImplementedError
+        """Merge rows into the groups of these numbers; False if a merged value does not fit."""
 
+    @abstractmethod
     def arrays(self, rows: int) -> list[pa.Array]:
-        raise NotImplementedError
+        """The merged values of so many groups, over this object's own memory."""
 
     @property
+    @abstractmethod
     def bytes(self) -> int:
-        raise NotImplementedError
+        """Memory held."""
 
 
 class _Values(_Column):

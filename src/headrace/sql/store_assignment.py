@@ -1,0 +1,67 @@
+"""What an INSERT stores: the columns its rows go to, and Spark's ANSI store assignment to their types."""
+
+from __future__ import annotations
+
+from headrace.catalog import Stream, Table
+from headrace.errors import Position, SqlError
+from headrace.plan.exprs import Column, Expr, Literal
+from headrace.plan.nodes import Node, Project
+from headrace.sql.coercion import can_store, cast
+from headrace.types import Field, Schema, Type
+
+
+def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
+    """The rows of ``source`` as an INSERT into these columns stores them; columns left out are NULL."""
+    targets = targets_of(relation, columns, at)
+    if len(source.output) != len(targets):
+        raise SqlError(
+            "INSERT_COLUMN_ARITY_MISMATCH",
+            f"{relation.name} takes {len(targets)} values ({', '.join(f.name for f in targets)}), "
+            f"but {len(source.output)} are given",
+            position=at,
+        )
+    given = {f.name: c for f, c in zip(targets, source.output, strict=True)}
+    exprs: list[tuple[Column, Expr]] = []
+    for column in relation.columns:
+        out = Column.fresh(column.name, column.type)
+        if column.name in given:
+            exprs.append((out, cast_for_store(given[column.name], column.type, column.name, at)))
+        else:
+            exprs.append((out, Literal(column.type, None)))
+    return Project(source, tuple(exprs))
+
+
+def targets_of(relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Schema:
+    """The columns an INSERT names, or all of the relation's."""
+    if not columns:
+        return relation.columns
+    by_name = {f.name.lower(): f for f in relation.columns}
+    found: list[Field] = []
+    for name in columns:
+        column = by_name.get(name.lower())
+        if column is None:
+            raise SqlError(
+                "UNRESOLVED_COLUMN",
+                f"{relation.name} has no column {name}",
+                position=at,
+                hint=f"it has {', '.join(f.name for f in relation.columns)}",
+            )
+        if column in found:
+            raise SqlError("COLUMN_ALREADY_EXISTS", f"column {name} is named twice", position=at)
+        found.append(column)
+    return tuple(found)
+
+
+def cast_for_store(expr: Expr, target: Type, column: str, position: Position | None) -> Expr:
+    """``expr`` as INSERT stores it in ``column``: Spark's ANSI store assignment.
+
+    A string does not go into a number; a bigint goes into an int and fails on the row that does not fit.
+    """
+    if can_store(expr.type, target):
+        return cast(expr, target)
+    raise SqlError(
+        "INCOMPATIBLE_DATA_FOR_TABLE",
+        f"cannot store {expr.type} in column {column} of type {target}",
+        position=position,
+        hint=f"write CAST(... AS {target.sql.upper()})",
+    )
