@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
+from headrace.errors import Position
+from headrace.sql.script import split_statements
 
 SCRIPT = """
 -- a comment; with a semicolon
@@ -117,6 +119,23 @@ def test_errors_in_a_script_tell_where_in_the_script(tmp_path: Path) -> None:
     script.write_text("SELECT 1 AS a;\n\n-- a; comment\nSELECT 2 AS b; SELECT nope;\n")
     assert "(line 4, column 23)" in run("sql", "--file", str(script))[2]
     assert "(line 1, column 18)" in run("sql", "SELECT 1; SELECT nope")[2]
+    assert "(line 3, column 3)" in run("sql", "SELECT 1;\n  SELECT\n  nope")[2]
+    assert "(line 3, column 2)" in run("sql", "\n\n SELEC 1")[2]
+
+
+def test_errors_of_explain_tell_where_in_its_statement() -> None:
+    for words in ("", "explain ", "EXPLAIN\t"):
+        assert f"(line 1, column {len(words) + 8})" in run("explain", f"{words}SELECT nope")[2]
+    assert "(line 2, column 3)" in run("explain", "SELECT\n  nope")[2]
+    assert "(line 1, column 1)" in run("explain", "SELEC 1")[2]
+    assert "(line 1, column 1)" in run("explain", "")[2]
+
+
+def test_a_long_script_is_read_in_one_pass() -> None:
+    script = "SELECT 1;\n" * 20_000 + "SELECT nope"
+    found = split_statements(script)
+    assert len(found) == 20_001 and found[-1].at == Position(20_001, 1)
+    assert sum(len(s.text) for s in found) < len(script), "a statement carries nothing of those before it"
 
 
 def test_an_unforeseen_error_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,3 +95,37 @@ def test_a_view_as_a_table_by_name(db: headrace.Database) -> None:
     assert db.sql("SELECT count(*) FROM all_of_t").rows() == [(2,)]
     with pytest.raises(HeadraceError, match="STREAM_NOT_GROUPED"):
         db.sql("CREATE VIEW w AS TABLE s")
+
+
+def explained(db: headrace.Database, statement: str) -> list[str]:
+    return [line for (line,) in db.sql(f"EXPLAIN {statement}").rows()]
+
+
+def test_explain_shows_the_query_and_makes_nothing(db: headrace.Database) -> None:
+    lines = explained(db, "CREATE TABLE dear AS SELECT id, price * 2 AS twice FROM t WHERE price > 2")
+    assert lines[0] == "Table dear (`id` int, `twice` decimal(7,2)), filled once, by native"
+    assert any("Filter" in line for line in lines) and any("t" in line.split() for line in lines)
+    assert db.catalog.find("dear") is None
+    for statement, condition in (
+        ("CREATE TABLE t AS SELECT 1 AS one", "RELATION_ALREADY_EXISTS"),
+        ("CREATE TABLE x AS SELECT 1 AS one, 2 AS one", "COLUMN_ALREADY_EXISTS"),
+        ("CREATE TABLE x AS SELECT * FROM s", "NOT_YET_SUPPORTED"),
+    ):
+        with pytest.raises(HeadraceError) as error:
+            explained(db, statement)
+        assert error.value.condition == condition
+
+
+def test_explain_of_insert_shows_its_query_and_whom_it_feeds(db: headrace.Database) -> None:
+    lines = explained(db, "INSERT INTO s SELECT CAST(id AS STRING), id FROM t WHERE id > 1")
+    assert lines[0] == "Rows for s, by native" and lines[-1] == "  feeds v"
+    assert any("Filter" in line for line in lines)
+    assert db.sql("SELECT sum(n) FROM v").rows() == [(6,)], "nothing is inserted"
+    for statement, condition in (
+        ("INSERT INTO v SELECT 1, 2", "CANNOT_INSERT_INTO_VIEW"),
+        ("INSERT INTO t SELECT n, n FROM s", "NOT_YET_SUPPORTED"),
+        ("INSERT INTO t SELECT 1", "INSERT_COLUMN_ARITY_MISMATCH"),
+    ):
+        with pytest.raises(HeadraceError) as error:
+            explained(db, statement)
+        assert error.value.condition == condition

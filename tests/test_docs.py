@@ -104,7 +104,8 @@ def run_sql(snippet: Snippet, database: headrace.Database, where: str) -> None:
     for number, statement in enumerate(statements, 1):
         last = number == len(statements)
         try:
-            printed = str(database.sql(statement))
+            with statement.errors_located():
+                printed = str(database.sql(statement.text))
         except headrace.HeadraceError as error:
             printed = f"error: {error}"
             assert last and snippet.output is not None, f"{where}: {printed}"

@@ -18,9 +18,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import headrace
 from headrace.database import Database
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, Position
 from headrace.result import Result
-from headrace.sql.script import split_statements
+from headrace.sql.script import Placed, split_statements
 
 app = typer.Typer(
     add_completion=False,
@@ -97,8 +97,9 @@ def explain(
     db: DatabaseOption = None,
 ) -> None:
     """Show what a statement would do, where each part would run, and why."""
+    words = "" if statement.upper().split()[:1] == ["EXPLAIN"] else "EXPLAIN "
     with _reported(), headrace.connect(db) as database:
-        _print(database.sql(f"EXPLAIN {statement}"), 1_000)
+        _print(_run(database, Placed(words + statement, Position(1, 1 - len(words)))), 1_000)
 
 
 @app.command()
@@ -119,11 +120,13 @@ def version() -> None:
     print(headrace.__version__)
 
 
-def _run(database: Database, statement: str) -> Result:
-    if statement.lstrip()[:4].upper() == "COPY" and sys.stderr.isatty():
-        with _bar(statement) as progress:
-            return database.sql(statement, progress=progress)
-    return database.sql(statement)
+def _run(database: Database, statement: Placed) -> Result:
+    text = statement.text
+    with statement.errors_located():
+        if text[:4].upper() == "COPY" and sys.stderr.isatty():
+            with _bar(text) as progress:
+                return database.sql(text, progress=progress)
+        return database.sql(text)
 
 
 @contextmanager

@@ -6,13 +6,11 @@ in one commit; if it raises, nothing has changed.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -24,18 +22,17 @@ from headrace import catalog as definitions
 from headrace import query
 from headrace.catalog import Catalog, Relation, Stream, Table, View
 from headrace.definition import Definer, columns_of
-from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
-from headrace.errors import CatalogError, HeadraceError, NotYetSupported, Position, SqlError
+from headrace.errors import CatalogError, Position, SqlError
 from headrace.explain import describe, explain, show
-from headrace.file_tables import refresh, refuse_rows
 from headrace.inside import Inside
-from headrace.loading import Batch, Loaded, Loader
-from headrace.plan.nodes import Node, streams_in
+from headrace.loading import Batch, Loaded, Loader, target_of
+from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
+from headrace.reading import Reader, bare_stream
 from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
@@ -43,24 +40,18 @@ from headrace.spark.attach import Attachment, Attachments
 from headrace.spark.porter import Porter
 from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
-from headrace.sql.binder import Binder
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored
-from headrace.store import Snapshot, Store
+from headrace.store import Store
 from headrace.store.writer import closed
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView, reopen
-from headrace.view.inlining import inlined
 from headrace.view.reading import Answers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_KEPT_QUERIES = 256
-"""How many query texts keep their plan."""
-_HASTY_ATTEMPTS = 3
-"""How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
 _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
 
@@ -101,14 +92,14 @@ class Database:
         self._idle = threading.Condition()
         self._views: dict[str, ContinuousView] = {}
         self._answers = Answers(self._runtime, self._views)
-        self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views, self._answers)
         self._attachments = Attachments(store.path)
         self._porter: Porter | None = None
         try:
             self._reopen()
-            self._inside = Inside(self._runtime, self._views, self._answers, self._loader)
+            inside = Inside(self._runtime, self._views, self._answers, self._loader)
+            self._reader = Reader(self._runtime, self._views, self._answers, inside)
             self._porter = Porter(self, self._loader)
         except BaseException:
             self.close()
@@ -129,19 +120,16 @@ class Database:
 
     def _sql(self, text: str, progress: Progress | None) -> Result:
         with self.in_use():
-            known = self._queries.get(text)
-            if known is None:
+            asked = self._reader.known(text)
+            if asked is None:
                 inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
                 if inline is not None and isinstance(self.catalog.find(inline.name), Stream | Table):
                     return self._insert_inline(inline)
                 statement = s.parse(text)
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
-                known = _Kept(statement)
-                if len(self._queries) >= _KEPT_QUERIES:
-                    self._queries.clear()
-                self._queries[text] = known
-            return self._result(self._rows(known))
+                asked = self._reader.remember(text, statement)
+            return self._result(self._reader.rows(asked))
 
     def insert(self, name: str, data: Any) -> Loaded:
         """Insert rows into a stream or table; returns how many. One call is one epoch.
@@ -214,7 +202,7 @@ class Database:
         """A relation's rows, as they are now, as a Spark DataFrame."""
         relation: Relation = self.catalog.get(name)
         if isinstance(relation, Stream):
-            raise _bare_stream(relation.name)
+            raise bare_stream(relation.name)
         return self.sql(f"SELECT * FROM {quote(relation.name)}").spark()
 
     @property
@@ -263,7 +251,7 @@ class Database:
     def _run(self, statement: s.Statement, progress: Progress | None = None) -> Result:
         match statement:
             case s.Query():
-                return self._result(self._rows(_Kept(statement)))
+                return self._result(self._reader.rows(statement))
             case s.CreateStream() | s.CreateTable() | s.CreateView():
                 return self._defined(self._definer.create(statement))
             case s.CreateTableAs():
@@ -313,13 +301,6 @@ class Database:
         with self._runtime.store.read() as snapshot:
             return next(d.epoch for d in snapshot.definitions() if d.name == relation.name)
 
-    def plan(self, statement: s.Query) -> Node:
-        """A query's plan, checked for what cannot be asked yet."""
-        plan = optimize(self.binder().query(statement.query))
-        for name in sorted(streams_in(plan)):
-            raise _bare_stream(name)
-        return plan
-
     def _refresh(self, statement: s.Refresh) -> str:
         view: View = self.catalog.get(statement.name, View, position=statement.position)
         if not view.continuous:
@@ -331,16 +312,14 @@ class Database:
             )
         if statement.restart:
             return self._definer.restart(view.name)
-        read = s.parse(f"SELECT * FROM `{view.name.replace('`', '``')}`")
-        assert isinstance(read, s.Query)
-        rows = self._rows(_Kept(read)).num_rows
+        rows = self._reader.whole(view.name)[1].num_rows
         last = self._answers.last(view.name)
         when = f" as of epoch {last.epoch}, computed in {1000 * last.seconds:,.1f} ms" if last is not None else ""
         return f"{view.name} has {rows:,} row{'' if rows == 1 else 's'}{when}"
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
-        return self._inserted(target, self._loader.insert(target, self._rows(_Kept(statement))))
+        return self._inserted(target, self._loader.insert(target, self._reader.rows(statement)))
 
     def _inserted(self, target: Stream | Table, count: Loaded) -> Result:
         return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}{count.note}")
@@ -357,91 +336,21 @@ class Database:
                 return f"{statement.name} exists already"
             query_ = s.Query(statement.query)
             columns = columns_of(self.plan(query_), statement.name, statement.position)
-            return self._definer.create_filled(Table(statement.name, columns), self._rows(_Kept(query_)))
+            return self._definer.create_filled(Table(statement.name, columns), self._reader.rows(query_))
+
+    # What EXPLAIN, DESCRIBE and Spark's side ask
 
     def rows_at(self, name: str) -> tuple[int, pa.Table]:
         """The newest epoch, and a relation's rows in it."""
-        statement = s.parse(f"SELECT * FROM {quote(name)}")
-        assert isinstance(statement, s.Query)
-        return self._rows_at(_Kept(statement))
+        return self._reader.whole(name)
 
-    def _rows(self, kept: _Kept) -> pa.Table:
-        return self._rows_at(kept)[1]
-
-    def _rows_at(self, kept: _Kept) -> tuple[int, pa.Table]:
-        """The rows of a query and their epoch, planned under the very catalog its snapshot has.
-
-        Another thread may change definitions at any time. The writer's version moves before such a
-        change is committed, so a snapshot taken before it moved has the catalog we planned under.
-        """
-        for attempt in itertools.count():
-            version = self.catalog.version
-            planned = kept.under(version) or kept.keep(self._planned(version, kept.statement))
-            refresh(self._runtime, self._file_tables(planned.whole, planned.views))
-            with self._runtime.store.read() as snapshot:
-                if self._runtime.writer_version == version:
-                    try:
-                        hasty = attempt < _HASTY_ATTEMPTS
-                        return snapshot.epoch, self._run_over(snapshot, planned, patient=not hasty)
-                    except query.Again:
-                        continue
-                    except HeadraceError:
-                        if self._runtime.writer_version == version:
-                            raise
-            time.sleep(0.001)
-        raise AssertionError("never ends without an answer")
-
-    def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
-        whole = query.Prepared(self._runtime, self._plan_of(statement))
-        views = {scan.relation: self._views.get(scan.relation.lower()) for scan in whole.scans}
-        found = inlined(whole.plan, views)
-        by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
-        return _Planned(version, whole, views, by_state)
-
-    def _file_tables(self, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]) -> list[Table]:
-        """The tables over files a query reads, by itself or through a continuous view."""
-        names = {scan.relation for scan in prepared.scans if scan.kind == "table"}
-        names.update(name for view in views.values() if view is not None for name in view.upper_tables)
-        found = [self.catalog.find(name) for name in sorted(names)]
-        return [t for t in found if isinstance(t, Table) and t.files is not None]
-
-    def _plan_of(self, statement: s.Query | s.Insert) -> Node:
-        if isinstance(statement, s.Query):
-            return self.plan(statement)
-        target = self._target(statement.name, statement.position)
-        plan = optimize(self.binder().assignment(statement.query, target, statement.columns, statement.position))
-        for name in sorted(streams_in(plan)):
-            raise _bare_stream(name)
-        return plan
-
-    def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
-        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0]):
-            filtered, over_state = planned.by_state
-            with self._answers.lock(filtered.name):
-                leaves = self._answers.states(snapshot, filtered, patient=patient)
-                return query.run(self._runtime, snapshot, over_state, leaves)
-        arrow: dict[tuple[str, str], pa.Table] = {}
-        for scan in planned.whole.scans:
-            if scan.kind == "system" and ("system", scan.relation) not in arrow:
-                arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
-            view = planned.views[scan.relation] if scan.kind == "view" else None
-            if view is not None and ("view", scan.relation) not in arrow:
-                arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
-        return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
-
-    # Shared pieces
-
-    def analyzer(self, known: Mapping[str, str] | None = None) -> SparkAnalyzer:
-        """Spark's analyzer; started only if something is asked that is not ``known``."""
-        return SparkAnalyzer(self._runtime.session.get, self._runtime.settings.time_zone, known)
-
-    def binder(self) -> Binder:
-        """A binder for queries: over this catalog, and what the database says of itself."""
-        return Binder(self.catalog, self.analyzer(), self._inside)
+    def plan(self, statement: s.Query | s.Insert) -> Node:
+        """The plan of a query, or of the rows an INSERT stores."""
+        return self._reader.plan(statement)
 
     def plan_view(self, statement: s.CreateView) -> tuple[SplitPlan | None, View]:
         """The view a statement would make and how it would be split; nothing is changed."""
-        return self._definer.plan_view(statement, self.analyzer())
+        return self._definer.plan_view(statement, self._runtime.analyzer())
 
     def continuous(self, name: str) -> ContinuousView:
         return self._views[name.lower()]
@@ -468,17 +377,7 @@ class Database:
                 self._idle.notify_all()
 
     def _target(self, name: str, position: Position | None = None) -> Stream | Table:
-        relation: Relation = self.catalog.get(name, position=position)
-        if isinstance(relation, View):
-            raise CatalogError(
-                "CANNOT_INSERT_INTO_VIEW",
-                f"{relation.name} is a view",
-                position=position,
-                hint=f"insert into what it reads: {', '.join(relation.reads)}",
-            )
-        if isinstance(relation, Table):
-            refuse_rows(relation, position)
-        return relation
+        return target_of(self.catalog, name, position)
 
     def _result(self, rows: pa.Table, *, whole: bool = False) -> Result:
         def frame(table: pa.Table) -> DataFrame:
@@ -500,40 +399,6 @@ class Database:
                 if view.continuous:
                     files = self._definer.static_files(snapshot, view.name)
                     self._views[view.name.lower()] = reopen(
-                        view, self.catalog, self.analyzer(view.types), files, self._runtime.settings.time_zone
+                        view, self.catalog, self._runtime.analyzer(view.types), files, self._runtime.settings.time_zone
                     )
         self._runtime.writer_version = self.catalog.version
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A query's plan, the catalog version it holds for and the views it reads."""
-
-    version: int
-    whole: query.Prepared
-    views: Mapping[str, ContinuousView | None]
-    by_state: tuple[ContinuousView, query.Prepared] | None
-    """The plan over the one view's state instead of its answer, where that is less work."""
-
-
-class _Kept:
-    """A query with its plan under some catalog version; one assignment replaces it."""
-
-    def __init__(self, statement: s.Query | s.Insert) -> None:
-        self.statement = statement
-        self._planned: _Planned | None = None
-
-    def under(self, version: int) -> _Planned | None:
-        planned = self._planned
-        return planned if planned is not None and planned.version == version else None
-
-    def keep(self, planned: _Planned) -> _Planned:
-        self._planned = planned
-        return planned
-
-
-def _bare_stream(name: str) -> NotYetSupported:
-    return NotYetSupported(
-        f"SELECT from the bare stream {name}",
-        hint="a stream keeps no rows; CREATE VIEW over it with a GROUP BY, then SELECT from the view",
-    )

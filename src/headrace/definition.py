@@ -169,9 +169,7 @@ class Definer:
         return plan, View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers))
 
     def _create_view(self, statement: s.CreateView) -> str:
-        plan, view = self.plan_view(
-            statement, SparkAnalyzer(self._runtime.session.get, self._runtime.settings.time_zone)
-        )
+        plan, view = self.plan_view(statement, self._runtime.analyzer())
         catalog = self._runtime.catalog.with_relation(view)
         if plan is None:
             self._define(catalog, view, lambda tx: None)

@@ -20,6 +20,15 @@ class Position:
     def __str__(self) -> str:
         return f"line {self.line}, column {self.column}"
 
+    def counted_from(self, origin: Position) -> Position:
+        """This place in the longer text where ``origin`` is the first character of the shorter one.
+
+        >>> print(Position(1, 8).counted_from(Position(4, 16)), Position(2, 3).counted_from(Position(4, 16)), sep="; ")
+        line 4, column 23; line 5, column 3
+        """
+        column = self.column + origin.column - 1 if self.line == 1 else self.column
+        return Position(self.line + origin.line - 1, max(1, column))
+
 
 class HeadraceError(Exception):
     """Base of all Headrace errors.

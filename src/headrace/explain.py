@@ -8,14 +8,17 @@ import pyarrow as pa
 
 from headrace import query, tables
 from headrace.catalog import Relation, Stream, Table, View, kind_of
+from headrace.definition import columns_of
 from headrace.engine.places import Place
 from headrace.engine.plan_sql import why_not_native
 from headrace.errors import NotYetSupported
+from headrace.loading import target_of
 from headrace.plan.nodes import Node, tables_in, views_in
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.render import render
 from headrace.sql import statements as s
 from headrace.sql.options import span_text
+from headrace.types import ddl
 from headrace.view.compiled import static_relation
 from headrace.view.retention import late_count
 
@@ -33,18 +36,27 @@ def explain(db: Database, statement: s.Statement) -> pa.Table:
     elif isinstance(statement, s.CreateView):
         db.catalog.require_free(statement.name, statement.position)
         lines = _explain_view(db, statement)
+    elif isinstance(statement, s.CreateTableAs):
+        db.catalog.require_free(statement.name, statement.position)
+        plan = db.plan(s.Query(statement.query))
+        columns = ddl(columns_of(plan, statement.name, statement.position))
+        lines = [f"Table {statement.name} ({columns}), filled once, by {_place(db, plan)}", *_indented(plan)]
     elif isinstance(statement, s.Insert):
-        target = db.catalog.get(statement.name, Stream, Table, position=statement.position)
-        plan = db.binder().assignment(statement.query, target, statement.columns, statement.position)
-        lines = [f"Rows for {target.name}, by {_place(db, plan)}", *_indented(plan)]
+        plan = db.plan(statement)
+        lines = [f"Rows for {statement.name}, by {_place(db, plan)}", *_indented(plan), *_fed(db, statement.name)]
     elif isinstance(statement, s.Copy):
-        target = db.catalog.get(statement.name, Stream, Table, position=statement.position)
+        target = target_of(db.catalog, statement.name, statement.position)
         size = db.runtime.settings.task_bytes
         lines = [f"Copy files into {kind_of(target)} {target.name}, by {_BATCHES.format(size=_bytes(size))}"]
-        lines += [f"  feeds {v.name}" for v in db.catalog.dependents(target.name) if v.continuous]
+        lines += _fed(db, target.name)
     else:
-        raise NotYetSupported("EXPLAIN of this statement", hint="EXPLAIN a query, CREATE VIEW, INSERT or COPY")
+        known = "a query, CREATE VIEW, CREATE TABLE … AS, INSERT or COPY"
+        raise NotYetSupported("EXPLAIN of this statement", hint=f"EXPLAIN {known}")
     return pa.table({"plan": lines})
+
+
+def _fed(db: Database, relation: str) -> list[str]:
+    return [f"  feeds {v.name}" for v in db.catalog.dependents(relation) if v.continuous]
 
 
 def _explain_view(db: Database, statement: s.CreateView) -> list[str]:

@@ -15,12 +15,13 @@ import duckdb
 import pyarrow as pa
 
 from headrace import tables
-from headrace.catalog import Catalog, Stream, Table
+from headrace.catalog import Catalog, Relation, Stream, Table, View
 from headrace.engine.failures import from_duckdb, from_spark
 from headrace.engine.places import Choice
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Static
-from headrace.errors import DataError, ExecutionError, HeadraceError
+from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, Position
+from headrace.file_tables import refuse_rows
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.store import Transaction
@@ -80,6 +81,21 @@ class _Arrival:
     rows: int
     states: StateRows
     batch: Batch | None
+
+
+def target_of(catalog: Catalog, name: str, position: Position | None = None) -> Stream | Table:
+    """The relation rows are to go into; an error if it takes none."""
+    relation: Relation = catalog.get(name, position=position)
+    if isinstance(relation, View):
+        raise CatalogError(
+            "CANNOT_INSERT_INTO_VIEW",
+            f"{relation.name} is a view",
+            position=position,
+            hint=f"insert into what it reads: {', '.join(relation.reads)}",
+        )
+    if isinstance(relation, Table):
+        refuse_rows(relation, position)
+    return relation
 
 
 class Loader:

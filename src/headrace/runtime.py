@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.catalog import Catalog, Table
+from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.worker import Worker
 from headrace.settings import Settings
@@ -38,6 +40,10 @@ class Runtime:
     @property
     def spark(self) -> SparkSession:
         return self.session.get()
+
+    def analyzer(self, known: Mapping[str, str] | None = None) -> SparkAnalyzer:
+        """Spark's analyzer; started only if something is asked that is not ``known``."""
+        return SparkAnalyzer(self.session.get, self.settings.time_zone, known)
 
     def scratch_file(self, suffix: str) -> Path:
         """A fresh path for a file of a running statement; swept when the database is next opened."""

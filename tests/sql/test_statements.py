@@ -368,13 +368,10 @@ PIECES = [
 def test_a_script_is_cut_where_its_statements_end(pieces: list[str], between: str) -> None:
     for script in (between.join(pieces), "".join(p + between for p in pieces)):
         found = split_statements(script)
-        assert [s.strip() for s in found] == pieces
+        assert [s.text for s in found] == pieces
         for statement in found:
-            # whatever stands somewhere in a statement stands there in the script
-            line = statement.count("\n", 0, len(statement) - len(statement.lstrip()))
-            first = statement.split("\n")[line]
-            column = len(first) - len(first.lstrip())
-            assert script.split("\n")[line][column:].startswith(first[column:])
+            rest = "\n".join([script.split("\n")[statement.at.line - 1][statement.at.column - 1 :], ""])
+            assert rest.startswith(statement.text.split("\n")[0])
 
 
 @given(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable, Iterator
 from typing import ClassVar, NoReturn
 
 import sqlglot
@@ -115,6 +116,16 @@ def place(text: str, offset: int) -> Position:
     line 2, column 3
     """
     return Position(text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset))
+
+
+def places(text: str, offsets: Iterable[int]) -> Iterator[Position]:
+    """The lines and columns of ascending offsets, in one pass over the text."""
+    line, start, seen = 1, 0, 0
+    for offset in offsets:
+        line += text.count("\n", seen, offset)
+        start = max(start, text.rfind("\n", seen, offset) + 1)
+        seen = offset
+        yield Position(line, offset - start + 1)
 
 
 def node_at(node: exp.Expr | None) -> Position | None:

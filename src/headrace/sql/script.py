@@ -1,36 +1,53 @@
-"""A script as its statements."""
+"""A script as its statements, each with the place it stands at."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
 from sqlglot.tokenizer_core import TokenType
 
-from headrace.sql.parsing import place, tokens
+from headrace.errors import HeadraceError, Position
+from headrace.sql.parsing import places, tokens
 
 
-def split_statements(text: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A statement, and where its first character stands in what the user wrote."""
+
+    text: str
+    at: Position
+
+    @contextmanager
+    def errors_located(self) -> Iterator[None]:
+        """Errors of the statement point into what the user wrote."""
+        try:
+            yield
+        except HeadraceError as error:
+            if error.position is not None:
+                error.position = error.position.counted_from(self.at)
+            raise
+
+
+def split_statements(text: str) -> list[Placed]:
     """The statements of a script, cut at semicolons that stand outside quotes and comments.
 
-    Each stands where it stood, behind line ends and blanks: a position in it is one in the script.
-
-    >>> split_statements("SELECT ';' AS a; -- done;\\n  SELECT 2;")
-    ["SELECT ';' AS a", '\\n  SELECT 2']
+    >>> for found in split_statements("SELECT ';' AS a; -- done;\\n  SELECT 2;"):
+    ...     print(found.text, found.at, sep=": ")
+    SELECT ';' AS a: line 1, column 1
+    SELECT 2: line 2, column 3
     """
-    found: list[str] = []
+    cuts: list[tuple[int, int]] = []
     start: int | None = None
     end = 0
     for token in tokens(text):
-        if token.token_type == TokenType.SEMICOLON:
-            if start is not None:
-                found.append(_placed(text, start, end + 1))
+        if token.token_type != TokenType.SEMICOLON:
+            start, end = token.start if start is None else start, token.end + 1
+        elif start is not None:
+            cuts.append((start, end))
             start = None
-            continue
-        start = token.start if start is None else start
-        end = token.end
     if start is not None:
-        found.append(_placed(text, start, end + 1))
-    return found
-
-
-def _placed(text: str, start: int, end: int) -> str:
-    at = place(text, start)
-    return "\n" * (at.line - 1) + " " * (at.column - 1) + text[start:end]
+        cuts.append((start, end))
+    where = places(text, [first for first, _ in cuts])
+    return [Placed(text[first:last], at) for (first, last), at in zip(cuts, where, strict=True)]

@@ -1,0 +1,170 @@
+"""SELECT: rows out of the database, all of one epoch.
+
+A query's plan holds under one version of the catalog and is kept until that changes.
+Its rows are read in a snapshot that has the very catalog it was planned under.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace import query
+from headrace.catalog import Catalog, Table
+from headrace.errors import HeadraceError, NotYetSupported
+from headrace.file_tables import refresh
+from headrace.inside import Inside
+from headrace.loading import target_of
+from headrace.plan.nodes import Node, streams_in
+from headrace.plan.rules import optimize
+from headrace.runtime import Runtime
+from headrace.sql import statements as s
+from headrace.sql.binder import Binder
+from headrace.store import Snapshot
+from headrace.types import quote
+from headrace.view.compiled import ContinuousView
+from headrace.view.inlining import inlined
+from headrace.view.reading import Answers
+
+_KEPT_QUERIES = 256
+"""How many query texts keep their plan."""
+_HASTY_ATTEMPTS = 3
+"""How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A query's plan, the catalog version it holds for and the views it reads."""
+
+    version: int
+    whole: query.Prepared
+    views: Mapping[str, ContinuousView | None]
+    by_state: tuple[ContinuousView, query.Prepared] | None
+    """The plan over the one view's state instead of its answer, where that is less work."""
+
+
+class Kept:
+    """A query with its plan under some catalog version; one assignment replaces it."""
+
+    def __init__(self, statement: s.Query | s.Insert) -> None:
+        self.statement = statement
+        self._planned: _Planned | None = None
+
+    def under(self, version: int) -> _Planned | None:
+        planned = self._planned
+        return planned if planned is not None and planned.version == version else None
+
+    def keep(self, planned: _Planned) -> _Planned:
+        self._planned = planned
+        return planned
+
+
+class Reader:
+    """Plans queries and runs them."""
+
+    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers, inside: Inside) -> None:
+        self._runtime = runtime
+        self._views = views
+        self._answers = answers
+        self._inside = inside
+        self._kept: dict[str, Kept] = {}
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._runtime.catalog
+
+    def known(self, text: str) -> Kept | None:
+        """The query of this text, if it was asked lately."""
+        return self._kept.get(text)
+
+    def remember(self, text: str, statement: s.Query) -> Kept:
+        if len(self._kept) >= _KEPT_QUERIES:
+            self._kept.clear()
+        self._kept[text] = kept = Kept(statement)
+        return kept
+
+    def plan(self, statement: s.Query | s.Insert) -> Node:
+        """The plan of a query, or of the rows an INSERT stores, checked for what cannot be asked yet."""
+        binder = Binder(self._catalog, self._runtime.analyzer(), self._inside)
+        if isinstance(statement, s.Query):
+            plan = optimize(binder.query(statement.query))
+        else:
+            target = target_of(self._catalog, statement.name, statement.position)
+            plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
+        for name in sorted(streams_in(plan)):
+            raise bare_stream(name)
+        return plan
+
+    def rows(self, asked: Kept | s.Query | s.Insert) -> pa.Table:
+        """The rows of a query, or those an INSERT stores."""
+        return self._rows_at(asked if isinstance(asked, Kept) else Kept(asked))[1]
+
+    def whole(self, name: str) -> tuple[int, pa.Table]:
+        """The newest epoch, and all rows of a relation in it."""
+        statement = s.parse(f"SELECT * FROM {quote(name)}")
+        assert isinstance(statement, s.Query)
+        return self._rows_at(Kept(statement))
+
+    def _rows_at(self, kept: Kept) -> tuple[int, pa.Table]:
+        """The rows of a query and their epoch, planned under the very catalog its snapshot has.
+
+        Another thread may change definitions at any time. The writer's version moves before such a
+        change is committed, so a snapshot taken before it moved has the catalog we planned under.
+        """
+        for attempt in itertools.count():
+            version = self._catalog.version
+            planned = kept.under(version) or kept.keep(self._planned(version, kept.statement))
+            refresh(self._runtime, self._file_tables(planned))
+            with self._runtime.store.read() as snapshot:
+                if self._runtime.writer_version == version:
+                    try:
+                        hasty = attempt < _HASTY_ATTEMPTS
+                        return snapshot.epoch, self._run_over(snapshot, planned, patient=not hasty)
+                    except query.Again:
+                        continue
+                    except HeadraceError:
+                        if self._runtime.writer_version == version:
+                            raise
+            time.sleep(0.001)
+        raise AssertionError("never ends without an answer")
+
+    def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
+        whole = query.Prepared(self._runtime, self.plan(statement))
+        views = {scan.relation: self._views.get(scan.relation.lower()) for scan in whole.scans}
+        found = inlined(whole.plan, views)
+        by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
+        return _Planned(version, whole, views, by_state)
+
+    def _file_tables(self, planned: _Planned) -> list[Table]:
+        """The tables over files a query reads, by itself or through a continuous view."""
+        names = {scan.relation for scan in planned.whole.scans if scan.kind == "table"}
+        names.update(name for view in planned.views.values() if view is not None for name in view.upper_tables)
+        found = [self._catalog.find(name) for name in sorted(names)]
+        return [t for t in found if isinstance(t, Table) and t.files is not None]
+
+    def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
+        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0]):
+            filtered, over_state = planned.by_state
+            with self._answers.lock(filtered.name):
+                leaves = self._answers.states(snapshot, filtered, patient=patient)
+                return query.run(self._runtime, snapshot, over_state, leaves)
+        arrow: dict[tuple[str, str], pa.Table] = {}
+        for scan in planned.whole.scans:
+            if scan.kind == "system" and ("system", scan.relation) not in arrow:
+                arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
+            view = planned.views[scan.relation] if scan.kind == "view" else None
+            if view is not None and ("view", scan.relation) not in arrow:
+                arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
+        return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
+
+
+def bare_stream(name: str) -> NotYetSupported:
+    """The answer to a query of a stream itself."""
+    return NotYetSupported(
+        f"SELECT from the bare stream {name}",
+        hint="a stream keeps no rows; CREATE VIEW over it with a GROUP BY, then SELECT from the view",
+    )
