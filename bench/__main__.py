@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -20,9 +22,11 @@ from bench.measure import Outcome, System, side_by_side
 from bench.peers import duck, flink, flink_live
 from bench.peers import spark as spark_peer
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs" / "benchmarks"
-PARTS = ("tpch", "plant", "aim", "refresh", "views", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,105 +68,121 @@ QUICK = Sizes(
 
 
 @dataclass(slots=True)
-class Report:
-    """What has been measured so far."""
+class Run:
+    """What is to be measured, and what has been so far."""
 
+    sizes: Sizes
+    console: Console
     plots: Path | None
+    peers_only: bool = False
+    python: Path | None = None
+    """Flink's, if it takes part."""
     bars: list[bars.Bar] = field(default_factory=list)
     sections: list[str] = field(default_factory=list)
     java: str | None = None
     flink: str | None = None
 
+    def say(self, text: str) -> None:
+        self.console.print(text)
+
     def plot(self, name: str) -> Path | None:
         return self.plots / name if self.plots else None
 
+    @contextmanager
+    def spark(self) -> Iterator[SparkSession]:
+        session = spark_peer.start_spark()
+        try:
+            self.java = spark_peer.java_version(session)
+            yield session
+        finally:
+            session.stop()
 
-def _tpch(sizes: Sizes, python: Path | None, peers_only: bool, out: Report, console: Console) -> None:
+
+def _tpch(run: Run) -> None:
+    sizes = run.sizes
     data = tpch.Data(ROOT / "data", sizes.scale)
     outcomes: dict[str, dict[str, Outcome]] = {}
     empty: dict[str, float] = {}
     pictures: dict[str, str] = {}
-    spark = spark_peer.start_spark()
-    try:
-        out.java = spark_peer.java_version(spark)
-        mine: list[System] = [] if peers_only else [ours.by_tasks(spark), ours.in_process(spark)]
+    with run.spark() as spark:
+        mine: list[System] = [] if run.peers_only else [ours.by_tasks(spark), ours.in_process(spark)]
         common: list[System] = [*mine, spark_peer.StructuredStreaming(spark), duck.DuckDBOnce(), duck.Deferred()]
         for format in tpch.FORMATS:
             outcomes[format] = {}
             for case in tpch.cases(data, format):
-                if format == "csv" and python:
+                if format == "csv" and run.python:
                     # A process of its own for each query: nothing another query left on its heap slows it down.
-                    with flink.Flink(python) as peer:
+                    with flink.Flink(run.python) as peer:
                         systems = [*common, peer]
-                        outcomes[format][case.name] = side_by_side(case, systems, sizes.runs, 1, console.print)
+                        outcomes[format][case.name] = side_by_side(case, systems, sizes.runs, 1, run.say)
                         if peer.name in outcomes[format][case.name].timings:
                             empty[case.name] = peer.without_rows(case)
                 else:
-                    outcomes[format][case.name] = side_by_side(case, common, sizes.runs, 1, console.print)
-            file = out.plot(f"tpch-{format}.svg")
+                    outcomes[format][case.name] = side_by_side(case, common, sizes.runs, 1, run.say)
+            file = run.plot(f"tpch-{format}.svg")
             if file:
                 pictures[format] = plots.tpch(outcomes[format], file)
-            out.bars += bars.tpch_bars(outcomes[format], format)
-    finally:
-        spark.stop()
-    out.sections += report.tpch_section(outcomes, empty, sizes.scale, sizes.runs, pictures)
+            run.bars += bars.tpch_bars(outcomes[format], format)
+    run.sections += report.tpch_section(outcomes, empty, sizes.scale, sizes.runs, pictures)
 
 
-def _plant(sizes: Sizes, out: Report, console: Console) -> None:
-    result = plant.run(sizes.plant_inserts, sizes.plant_reads, console.print)
-    out.bars += bars.plant_bars(result)
-    out.sections += report.plant_section(result)
+def _plant(run: Run) -> None:
+    result = plant.run(run.sizes.plant_inserts, run.sizes.plant_reads, run.say)
+    run.bars += bars.plant_bars(result)
+    run.sections += report.plant_section(result)
 
 
-def _aim(sizes: Sizes, python: Path | None, peers_only: bool, out: Report, console: Console) -> None:
-    makers: dict[str, telephone.Maker] = {} if peers_only else {"Headrace": telephone.ours}
+def _aim(run: Run) -> None:
+    makers: dict[str, telephone.Maker] = {} if run.peers_only else {"Headrace": telephone.ours}
     makers["Deferred (DuckDB table)"] = telephone.deferred
-    if python:
-        makers["Flink"] = flink_live.maker(python)
-    count, before, seconds = sizes.aim_customers, sizes.aim_before, sizes.aim_seconds
-    results, refusals = telephone.run(makers, count, before, sizes.aim_rates, seconds, console.print)
-    file = out.plot("aim.svg")
+    if run.python:
+        makers["Flink"] = flink_live.maker(run.python)
+    count, before, seconds = run.sizes.aim_customers, run.sizes.aim_before, run.sizes.aim_seconds
+    results, refusals = telephone.run(makers, count, before, run.sizes.aim_rates, seconds, run.say)
+    file = run.plot("aim.svg")
     picture = plots.aim(results, file) if file and results else None
-    out.bars += bars.aim_bars(results)
-    out.sections += report.aim_section(results, refusals, count, before, seconds, picture)
+    run.bars += bars.aim_bars(results)
+    run.sections += report.aim_section(results, refusals, count, before, seconds, picture)
 
 
-def _refresh(sizes: Sizes, out: Report, console: Console) -> None:
-    spark = spark_peer.start_spark()
-    try:
-        out.java = spark_peer.java_version(spark)
-        result = refresh.run(
-            spark,
-            sizes.refresh_rows,
-            sizes.refresh_groups,
-            sizes.refresh_runs,
-            min(sizes.refresh_runs, 5),
-            console.print,
-        )
-    finally:
-        spark.stop()
-    out.bars += bars.refresh_bars(result)
-    out.sections += report.refresh_section(result)
+def _refresh(run: Run) -> None:
+    runs = run.sizes.refresh_runs
+    with run.spark() as spark:
+        result = refresh.run(spark, run.sizes.refresh_rows, run.sizes.refresh_groups, runs, min(runs, 5), run.say)
+    run.bars += bars.refresh_bars(result)
+    run.sections += report.refresh_section(result)
 
 
-def _views(sizes: Sizes, out: Report, console: Console) -> None:
-    result = views.run(sizes.views_batches, sizes.views_rows, sizes.views_runs, console.print)
-    file = out.plot("views.svg")
-    out.bars.append(bars.views_bar(result))
-    out.sections += report.views_section(result, plots.views(result, file) if file else None)
+def _views(run: Run) -> None:
+    result = views.run(run.sizes.views_batches, run.sizes.views_rows, run.sizes.views_runs, run.say)
+    file = run.plot("views.svg")
+    run.bars.append(bars.views_bar(result))
+    run.sections += report.views_section(result, plots.views(result, file) if file else None)
 
 
-def _memory(sizes: Sizes, out: Report, console: Console) -> None:
-    results = memory.run(sizes.memory_rows, console.print)
-    file = out.plot("memory.svg")
-    out.bars.append(bars.memory_bar(results))
-    out.sections += report.memory_section(results, plots.memory(results, file) if file else None)
+def _memory(run: Run) -> None:
+    results = memory.run(run.sizes.memory_rows, run.say)
+    file = run.plot("memory.svg")
+    run.bars.append(bars.memory_bar(results))
+    run.sections += report.memory_section(results, plots.memory(results, file) if file else None)
+
+
+PARTS: dict[str, Callable[[Run], None]] = {
+    "tpch": _tpch,
+    "plant": _plant,
+    "aim": _aim,
+    "refresh": _refresh,
+    "views": _views,
+    "memory": _memory,
+}
+WITH_PEERS = ("tpch", "aim")
+"""The parts in which peers can run without Headrace, and Flink is one of them."""
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Headrace beside its peers.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the data and fewer runs; no bar is judged")
-    parser.add_argument("--only", choices=PARTS, action="append", help="run this part only (may be given twice)")
+    parser.add_argument("--only", choices=tuple(PARTS), action="append", help="run this part only (may be given twice)")
     parser.add_argument("--peers-only", action="store_true", help="leave Headrace out")
     parser.add_argument("--no-flink", action="store_true", help="leave Flink out")
     parser.add_argument("--runs", type=int, help="timed runs of each system on TPC-H (3; quick: 1)")
@@ -171,56 +191,42 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _flink(wanted: bool, out: Report, console: Console) -> Path | None:
-    """Flink's Python, or None and a line that says why."""
-    if not wanted:
-        return None
+def _find_flink(run: Run) -> None:
+    """Have Flink take part, or say why it does not."""
     try:
-        python = flink.environment(ROOT, console.print)
+        run.python = flink.environment(ROOT, run.say)
+        run.flink = flink.version()
     except flink.FlinkUnavailable as reason:
-        console.print(f"flink: left out: {reason}", style="bold red", markup=False)
-        out.flink = "Flink left out (it could not be installed)"
-        return None
-    out.flink = flink.version()
-    return python
+        run.console.print(f"flink: left out: {reason}", style="bold red", markup=False)
+        run.flink = "Flink left out (it could not be installed)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _arguments(arguments)
-    parts = chosen.only or list(PARTS)
+    parts = [p for p in PARTS if p in (chosen.only or PARTS) and (p in WITH_PEERS or not chosen.peers_only)]
     base = QUICK if chosen.quick else Sizes()
     sizes = replace(base, scale=chosen.scale or base.scale, runs=chosen.runs or base.runs)
     # A partial run must not overwrite the whole report.
     whole = not (chosen.quick or chosen.only or chosen.peers_only or chosen.no_flink or chosen.scale)
     output = chosen.output or (DOCS if whole else None)
     console = Console(highlight=False, soft_wrap=True)
-    out = Report(output)
-    python = _flink(not chosen.no_flink and ("tpch" in parts or "aim" in parts), out, console)
-
-    if "tpch" in parts:
-        _tpch(sizes, python, chosen.peers_only, out, console)
-    if "plant" in parts and not chosen.peers_only:
-        _plant(sizes, out, console)
-    if "aim" in parts:
-        _aim(sizes, python, chosen.peers_only, out, console)
-    if "refresh" in parts and not chosen.peers_only:
-        _refresh(sizes, out, console)
-    if "views" in parts and not chosen.peers_only:
-        _views(sizes, out, console)
-    if "memory" in parts and not chosen.peers_only:
-        _memory(sizes, out, console)
+    run = Run(sizes, console, output, chosen.peers_only)
+    if not chosen.no_flink and any(part in WITH_PEERS for part in parts):
+        _find_flink(run)
+    for part in parts:
+        PARTS[part](run)
 
     command = " ".join(["python -m bench", *(sys.argv[1:] if arguments is None else arguments)])
     head = [
         "# Continuous views beside their peers",
         "",
         f"Machine: {report.machine()}.  ",
-        f"Versions: {report.versions(out.java, out.flink)}.  ",
+        f"Versions: {report.versions(run.java, run.flink)}.  ",
         f"Command: `{'make bench' if whole else command}`.",
         "",
     ]
-    judged = [] if chosen.quick else out.bars  # the bars are for the whole data
-    text = "\n".join(head + (report.bars_section(judged) if judged else []) + out.sections).rstrip() + "\n"
+    judged = [] if chosen.quick else run.bars  # the bars are for the whole data
+    text = "\n".join(head + (report.bars_section(judged) if judged else []) + run.sections).rstrip() + "\n"
     console.print(text, markup=False)
     for bar in judged:
         console.print(str(bar), style="" if bar.met else "bold red", markup=False)
