@@ -47,6 +47,7 @@ from headrace.store.writer import closed
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView, reopen
 from headrace.view.reading import Answers
+from headrace.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -262,7 +263,7 @@ class Database:
                 return self._insert(statement)
             case s.Copy():
                 rows = self._loader.copy(self._target(statement.name, statement.position), statement, progress)
-                return self._done(f"{rows:,} rows copied into {statement.name}{rows.note}")
+                return self._done(f"{counted(rows, 'row')} copied into {statement.name}{rows.note}")
             case s.Explain():
                 return self._result(explain(self, statement.statement), whole=True)
             case s.Show():
@@ -315,14 +316,14 @@ class Database:
         rows = self._reader.whole(view.name)[1].num_rows
         last = self._answers.last(view.name)
         when = f" as of epoch {last.epoch}, computed in {1000 * last.seconds:,.1f} ms" if last is not None else ""
-        return f"{view.name} has {rows:,} row{'' if rows == 1 else 's'}{when}"
+        return f"{view.name} has {counted(rows, 'row')}{when}"
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
         return self._inserted(target, self._loader.insert(target, self._reader.rows(statement)))
 
     def _inserted(self, target: Stream | Table, count: Loaded) -> Result:
-        return self._done(f"{count:,} row{'' if count == 1 else 's'} inserted into {target.name}{count.note}")
+        return self._done(f"{counted(count, 'row')} inserted into {target.name}{count.note}")
 
     def _insert_inline(self, inline: InlineRows) -> Result:
         target = self._target(inline.name, inline.position)

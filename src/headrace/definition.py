@@ -33,6 +33,7 @@ from headrace.view.compiled import (
     statics_of,
 )
 from headrace.view.reading import Answers
+from headrace.wording import counted
 
 
 class Definer:
@@ -97,7 +98,7 @@ class Definer:
             if file is not None and file.exists():
                 self._runtime.store.discard(file)
             raise
-        return f"table {table.name} created with {rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'}"
+        return f"table {table.name} created with {counted(rows.num_rows, 'row')}"
 
     def _create_over_files(self, statement: s.CreateTable, source: FileSource) -> str:
         table = file_tables.declared(statement.name, statement.columns, source, statement.position)
@@ -109,8 +110,7 @@ class Definer:
 
         self._define(self._runtime.catalog.with_relation(table), table, work)
         self._runtime.file_marks[table] = found
-        files = f"{len(found):,} file{'' if len(found) == 1 else 's'}"
-        return f"table {table.name} created over {files}, read at each query"
+        return f"table {table.name} created over {counted(len(found), 'file')}, read at each query"
 
     def drop(self, statement: s.Drop) -> str:
         with self._runtime.tables_lock:

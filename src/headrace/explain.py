@@ -21,6 +21,7 @@ from headrace.sql.options import span_text
 from headrace.types import ddl
 from headrace.view.compiled import static_relation
 from headrace.view.retention import late_count
+from headrace.wording import counted
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -181,14 +182,14 @@ def _view_notes(db: Database, view: View) -> list[tuple[str, str, str]]:
         with db.runtime.store.read() as snapshot:
             late = snapshot.counts().get(late_count(view.name).lower(), 0)
         times = dict.fromkeys(s.labels[s.time] for s in plan.states if s.time is not None)
-        note = f"by {', '.join(times)}; {late:,} row{'' if late == 1 else 's'} came too late"
+        note = f"by {', '.join(times)}; {counted(late, 'row')} came too late"
         notes.append(("# retain", span_text(plan.retain), note))
     for state in plan.states:
         notes.append(
             (
                 f"# state {state.name}",
                 ", ".join(state.labels),
-                f"{state.kind}, {len(state.keys)} key column{'' if len(state.keys) == 1 else 's'}",
+                f"{state.kind}, {counted(len(state.keys), 'key column')}",
             )
         )
     return notes

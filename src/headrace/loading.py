@@ -34,6 +34,7 @@ from headrace.types import Field, Schema, arrow_schema, quote
 from headrace.view import retention
 from headrace.view.compiled import ContinuousView, InsertPipeline
 from headrace.view.reading import Answers
+from headrace.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +57,7 @@ class Loaded(int):
 
     @property
     def note(self) -> str:
-        return "".join(f"; {n:,} row{'' if n == 1 else 's'} late for {view}" for view, n in self.late.items())
+        return "".join(f"; {counted(n, 'row')} late for {view}" for view, n in self.late.items())
 
 
 _STALE_ATTEMPTS = 3

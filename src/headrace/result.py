@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.wording import counted
+
 if TYPE_CHECKING:
     import pandas
     from pyspark.sql import DataFrame
@@ -98,7 +100,7 @@ class Result:
                 " | ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in zip(row, widths, right, strict=True)).rstrip()
             )
         if len(self) > n:
-            lines.append(f"... {len(self) - n:,} more row{'' if len(self) - n == 1 else 's'}")
+            lines.append(f"... {counted(len(self) - n, 'more row')}")
         return "\n".join(lines)
 
     def __str__(self) -> str:

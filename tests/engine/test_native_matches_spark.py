@@ -6,6 +6,7 @@ A group is a table and the expressions over it; one Spark query answers a group.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 
 import pyarrow as pa
@@ -97,29 +98,24 @@ def decimal_rounding(kind: Type) -> Cases:
     return cases
 
 
+def native_ones(cases: Cases) -> Cases:
+    """The cases that have a native form."""
+    found: Cases = []
+    for name, expr in cases:
+        with suppress(NotNative):
+            native(expr, by_name)
+            found.append((name, expr))
+    return found
+
+
 def decimals(left: Type, right: Type) -> Cases:
     a, b = col("a", left), col("b", right)
-    cases: Cases = []
-    for fn in ("+", "-", "*", "/", "%", "div"):
-        expr = arithmetic(fn, a, b)
-        try:
-            native(expr, by_name)
-        except NotNative:
-            continue
-        cases.append((f"{left} {fn} {right}", expr))
-    return cases
+    return native_ones([(f"{left} {fn} {right}", arithmetic(fn, a, b)) for fn in ("+", "-", "*", "/", "%", "div")])
 
 
 def casts(kind: Type) -> Cases:
-    cases: Cases = []
-    for target in (*EDGES, decimal(3, 1), decimal(38, 38), decimal(10, 0)):
-        expr = cast(target, col("a", kind))
-        try:
-            native(expr, by_name)
-        except NotNative:
-            continue
-        cases.append((f"cast {kind} as {target}", expr))
-    return cases
+    targets = (*EDGES, decimal(3, 1), decimal(38, 38), decimal(10, 0))
+    return native_ones([(f"cast {kind} as {target}", cast(target, col("a", kind))) for target in targets])
 
 
 def text_pairs() -> Cases:

@@ -36,7 +36,7 @@ from headrace.plan.nodes import (
 from headrace.sql.blocks import Block, boolean
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
-from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
+from headrace.sql.ordering import limit_of, ordinal, sort_key
 from headrace.sql.parsing import Dialect
 from headrace.sql.scope import Scope, Source
 from headrace.sql.spark_blocks import QueryAnalyzer, spark_block
@@ -196,9 +196,8 @@ class Binder:
         scope = Scope([Source("", node.output)])
         keys = []
         for item in order.expressions if order is not None else ():
-            keys.append(
-                sort_key(item, bind_ordinal(item.this, node.output) or bind_expr(item.this, scope, self.analyzer))
-            )
+            column = ordinal(item.this, node.output, "ORDER_BY")
+            keys.append(sort_key(item, column or bind_expr(item.this, scope, self.analyzer)))
         return Sort(node, tuple(keys), limit, offset)
 
     def _values(self, tree: exp.Values) -> Node:

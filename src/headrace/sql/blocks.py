@@ -18,7 +18,7 @@ from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
 from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets
 from headrace.sql.naming import output_name
-from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
+from headrace.sql.ordering import limit_of, ordinal, sort_key
 from headrace.sql.scope import OutputScope, Scope
 from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
 from headrace.sql.time_windows import Windows, name_fields
@@ -263,15 +263,9 @@ class Block:
         return keys
 
     def _key(self, tree: exp.Expr, items: list[Item]) -> Expr:
-        if isinstance(tree, exp.Literal) and not tree.is_string and tree.name.isdigit():
-            index = int(tree.name)
-            if not 1 <= index <= len(items):
-                raise SqlError(
-                    "GROUP_BY_POS_OUT_OF_RANGE",
-                    f"position {index} is not in the select list (1 to {len(items)})",
-                    position=position_of(tree),
-                )
-            return items[index - 1].expr
+        item = ordinal(tree, items, "GROUP_BY")
+        if item is not None:
+            return item.expr
         try:
             return self._bind(tree)
         except SqlError as error:
@@ -358,15 +352,12 @@ class Block:
     def _sort_exprs(self, items: list[Item], lifted: list[Expr], lift: Lift | None) -> list[SortKey]:
         order = self.tree.args.get("order")
         keys: list[SortKey] = []
-        stand_ins = tuple(Column.fresh(i.name, e.type) for i, e in zip(items, lifted, strict=True))
         for item in order.expressions if order is not None else ():
             if isinstance(item.this, exp.Var) and item.this.name.upper() == "ALL":
                 keys += [sort_key(item, e) for e in lifted]
                 continue
-            ordinal = bind_ordinal(item.this, stand_ins)
-            if ordinal is not None:
-                expr = lifted[stand_ins.index(ordinal)]
-            else:
+            expr = ordinal(item.this, lifted, "ORDER_BY")
+            if expr is None:
                 expr = self._through_outputs(self._plain(item.this), items, lifted, lift)
             keys.append(sort_key(item, expr))
         return keys

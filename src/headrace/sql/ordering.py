@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.plan.exprs import Column, Expr, Literal
+from headrace.plan.exprs import Expr, Literal
 from headrace.plan.nodes import SortKey
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
 from headrace.sql.scope import Scope
+
+T = TypeVar("T")
 
 
 def limit_of(tree: exp.Expr, analyzer: Analyzer) -> tuple[int | None, int]:
@@ -28,18 +33,18 @@ def limit_of(tree: exp.Expr, analyzer: Analyzer) -> tuple[int | None, int]:
     return constant("limit"), constant("offset") or 0
 
 
-def bind_ordinal(node: exp.Expr, outputs: tuple[Column, ...]) -> Column | None:
-    """``ORDER BY 2``: the second output column."""
-    if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
-        index = int(node.name)
-        if not 1 <= index <= len(outputs):
-            raise SqlError(
-                "ORDER_BY_POS_OUT_OF_RANGE",
-                f"position {index} is not in the select list (1 to {len(outputs)})",
-                position=position_of(node),
-            )
-        return outputs[index - 1]
-    return None
+def ordinal(node: exp.Expr, items: Sequence[T], clause: str) -> T | None:
+    """``ORDER BY 2``, ``GROUP BY 2``: the second item of the select list."""
+    if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdigit():
+        return None
+    index = int(node.name)
+    if not 1 <= index <= len(items):
+        raise SqlError(
+            f"{clause}_POS_OUT_OF_RANGE",
+            f"position {index} is not in the select list (1 to {len(items)})",
+            position=position_of(node),
+        )
+    return items[index - 1]
 
 
 def sort_key(item: exp.Expr, expr: Expr) -> SortKey:

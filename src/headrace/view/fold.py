@@ -131,25 +131,16 @@ def _less(a: Any, b: Any) -> bool:  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
-def keep_least(values: Array, known: Array, numbers: Array, given: Array, present: Array) -> bool:  # pragma: no cover
-    for row in range(numbers.shape[0]):
-        if present[row]:
-            group = numbers[row]
-            if not known[group] or _less(given[row], values[group]):
-                values[group] = given[row]
-                known[group] = 1
-    return True
-
-
-@njit(cache=True, nogil=True)
-def keep_greatest(
-    values: Array, known: Array, numbers: Array, given: Array, present: Array
+def keep(
+    greatest: bool, values: Array, known: Array, numbers: Array, given: Array, present: Array
 ) -> bool:  # pragma: no cover
+    """The least or the greatest of each group."""
     for row in range(numbers.shape[0]):
         if present[row]:
             group = numbers[row]
-            if not known[group] or _less(values[group], given[row]):
-                values[group] = given[row]
+            old, new = values[group], given[row]
+            if not known[group] or (_less(old, new) if greatest else _less(new, old)):
+                values[group] = new
                 known[group] = 1
     return True
 
@@ -160,27 +151,16 @@ def _less_wide(a: Array, b: Array) -> bool:  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
-def keep_least_wide(
-    values: Array, known: Array, numbers: Array, given: Array, present: Array
+def keep_wide(
+    greatest: bool, values: Array, known: Array, numbers: Array, given: Array, present: Array
 ) -> bool:  # pragma: no cover
+    """The same of 128-bit integers as (low, high) halves."""
     for row in range(numbers.shape[0]):
         if present[row]:
             group = numbers[row]
-            if not known[group] or _less_wide(given[row], values[group]):
-                values[group, 0], values[group, 1] = given[row, 0], given[row, 1]
-                known[group] = 1
-    return True
-
-
-@njit(cache=True, nogil=True)
-def keep_greatest_wide(
-    values: Array, known: Array, numbers: Array, given: Array, present: Array
-) -> bool:  # pragma: no cover
-    for row in range(numbers.shape[0]):
-        if present[row]:
-            group = numbers[row]
-            if not known[group] or _less_wide(values[group], given[row]):
-                values[group, 0], values[group, 1] = given[row, 0], given[row, 1]
+            old, new = values[group], given[row]
+            if not known[group] or (_less_wide(old, new) if greatest else _less_wide(new, old)):
+                values[group, 0], values[group, 1] = new[0], new[1]
                 known[group] = 1
     return True
 

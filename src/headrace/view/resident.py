@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -285,10 +286,7 @@ def _loop(type: Type, agg: Agg) -> Callable[..., bool]:
         if type.is_decimal:
             return fold.add_decimals
         return fold.add_doubles if type.is_float else fold.add_integers
-    least = agg.fn in ("min", "bool_and")
-    if type.is_decimal:
-        return fold.keep_least_wide if least else fold.keep_greatest_wide
-    return fold.keep_least if least else fold.keep_greatest
+    return partial(fold.keep_wide if type.is_decimal else fold.keep, agg.fn in ("max", "bool_or"))
 
 
 def _key_type(type: Type) -> bool:
