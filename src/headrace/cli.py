@@ -71,23 +71,16 @@ def sql(
     ] = None,
     db: DatabaseOption = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Run a script of statements.")] = None,
-    rows: Annotated[int, typer.Option("--rows", "-n", help="Rows to print of each answer.")] = 20,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="Rows to print of each answer.")] = 20,
 ) -> None:
     """Run SQL statements, separated by semicolons; stops at the first that fails."""
     with _reported():
-        if statement is not None and file is not None:
-            raise HeadraceError("USAGE", "give statements or --file, not both")
-        if file is not None:
-            text = _read(file)
-        elif statement is not None:
-            text = statement
-        elif sys.stdin.isatty():
+        if statement is None and file is None and sys.stdin is not None and sys.stdin.isatty():
             _prompt(db, rows)
             return
-        else:
-            text = sys.stdin.read()
+        found = split_statements(_given(statement, file))
         with headrace.connect(db) as database:
-            for one in split_statements(text):
+            for one in found:
                 _print(_run(database, one), rows)
 
 
@@ -97,15 +90,18 @@ def explain(
     db: DatabaseOption = None,
 ) -> None:
     """Show what a statement would do, where each part would run, and why."""
-    words = "" if statement.upper().split()[:1] == ["EXPLAIN"] else "EXPLAIN "
-    with _reported(), headrace.connect(db) as database:
-        _print(_run(database, Placed(words + statement, Position(1, 1 - len(words)))), 1_000)
+    with _reported():
+        if db is not None and not db.exists():
+            raise HeadraceError("PATH_NOT_FOUND", f"there is no database {db}", hint="headrace sql --db makes one")
+        words = "" if statement.upper().split()[:1] == ["EXPLAIN"] else "EXPLAIN "
+        with headrace.connect(db) as database:
+            _print(_run(database, Placed(words + statement, Position(1, 1 - len(words)))), 1_000)
 
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(help="How long to feed live inserts.")] = 8.0,
-    events: Annotated[int, typer.Option(help="Events to bulk-load from files first.")] = 3_000_000,
+    seconds: Annotated[float, typer.Option(min=0, help="How long to feed live inserts.")] = 8.0,
+    events: Annotated[int, typer.Option(min=1, help="Events to bulk-load from files first.")] = 3_000_000,
 ) -> None:
     """The car plant: bulk load, live inserts, and a view that stays fresh."""
     from headrace.demo import run
@@ -122,11 +118,16 @@ def version() -> None:
 
 def _run(database: Database, statement: Placed) -> Result:
     text = statement.text
-    with statement.errors_located():
-        if text[:4].upper() == "COPY" and sys.stderr.isatty():
-            with _bar(text) as progress:
-                return database.sql(text, progress=progress)
-        return database.sql(text)
+    try:
+        with statement.errors_located():
+            if text[:4].upper() == "COPY" and sys.stderr.isatty():
+                with _bar(text) as progress:
+                    return database.sql(text, progress=progress)
+            return database.sql(text)
+    except HeadraceError as error:
+        if error.condition == "RELATION_NOT_FOUND" and not database.catalog.relations:
+            error.hint = "this database is empty: --db names another, CREATE makes a relation"
+        raise
 
 
 @contextmanager
@@ -146,13 +147,24 @@ def _print(result: Result, rows: int) -> None:
     print(result.text(rows) if result.columns else result.message)
 
 
-def _read(file: Path) -> str:
+def _given(statement: str | None, file: Path | None) -> str:
+    """The text to run: the argument, a file's, or else what stands on stdin."""
+    if statement is not None and file is not None:
+        raise HeadraceError("USAGE", "statements and --file are both given", hint="give one of them")
+    if statement is not None:
+        if statement.endswith(".sql") and os.path.isfile(statement):
+            raise HeadraceError("USAGE", f"{statement} is a file", hint=f"run it with --file {statement}")
+        return statement
     try:
-        return file.read_text(encoding="utf-8")
+        if file is not None:
+            return file.read_text(encoding="utf-8-sig")
+        return "" if sys.stdin is None else sys.stdin.read()
     except OSError as error:
-        raise HeadraceError("PATH_NOT_FOUND", f"cannot read {file}: {error.strerror}") from None
+        hint = "--file takes the path of a script"
+        raise HeadraceError("PATH_NOT_FOUND", f"cannot read {file or 'stdin'}: {error.strerror}", hint=hint) from None
     except UnicodeDecodeError:
-        raise HeadraceError("INVALID_UTF8", f"{file} is not UTF-8 text") from None
+        hint = "save the script as UTF-8"
+        raise HeadraceError("INVALID_UTF8", f"{file or 'stdin'} is not UTF-8 text", hint=hint) from None
 
 
 def _prompt(db: Path | None, rows: int) -> None:
@@ -166,6 +178,10 @@ def _prompt(db: Path | None, rows: int) -> None:
             except EOFError:
                 print()
                 return
+            except KeyboardInterrupt:
+                print()
+                held = ""  # what was begun is given up, not the session
+                continue
             if held.strip() in ("exit", "quit", "exit;", "quit;"):
                 return
             if not held.rstrip().endswith(";"):

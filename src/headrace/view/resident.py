@@ -223,13 +223,11 @@ class _Values(_Column):
         return self._loop(self._values, self._known, numbers, given, _present(array))
 
     def arrays(self, rows: int) -> list[pa.Array]:
-        known = self._known[:rows]
         if self._type.name == "boolean":
             data = pa.py_buffer(np.packbits(self._values[:rows], bitorder="little"))
         else:
             data = pa.py_buffer(self._values[:rows])
-        valid = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
-        return [pa.Array.from_buffers(self._type.arrow, rows, [valid, data])]
+        return [pa.Array.from_buffers(self._type.arrow, rows, [_validity(self._known[:rows]), data])]
 
     @property
     def bytes(self) -> int:
@@ -257,8 +255,7 @@ class _Moments(_Column):
         return True
 
     def arrays(self, rows: int) -> list[pa.Array]:
-        known = self._weights[:rows] > 0
-        valid = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+        valid = _validity(self._weights[:rows] > 0)
         return [
             pa.Array.from_buffers(pa.float64(), rows, [valid, pa.py_buffer(values[:rows])])
             for values in (self._means, self._spreads)
@@ -337,6 +334,11 @@ def _present(array: pa.Array) -> Array:
         return np.ones(len(array), np.bool_)
     present: Array = array.is_valid().to_numpy(zero_copy_only=False)
     return present
+
+
+def _validity(known: Array) -> pa.Buffer | None:
+    """Arrow's bitmap of which values there are; none is needed where all are."""
+    return None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
 
 
 def _grown(array: Array, rows: int) -> Array:
