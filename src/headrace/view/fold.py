@@ -139,15 +139,16 @@ def keep(
         if present[row]:
             group = numbers[row]
             old, new = values[group], given[row]
-            if not known[group] or (_less(old, new) if greatest else _less(new, old)):
+            less, more = (old, new) if greatest else (new, old)
+            if not known[group] or _less(less, more):
                 values[group] = new
                 known[group] = 1
     return True
 
 
 @njit(cache=True, nogil=True)
-def _less_wide(a: Array, b: Array) -> bool:  # pragma: no cover
-    return bool(a[1] < b[1] or (a[1] == b[1] and np.uint64(a[0]) < np.uint64(b[0])))
+def _less_wide(low: Any, high: Any, other_low: Any, other_high: Any) -> bool:  # pragma: no cover
+    return bool(high < other_high or (high == other_high and np.uint64(low) < np.uint64(other_low)))
 
 
 @njit(cache=True, nogil=True)
@@ -158,9 +159,10 @@ def keep_wide(
     for row in range(numbers.shape[0]):
         if present[row]:
             group = numbers[row]
-            old, new = values[group], given[row]
-            if not known[group] or (_less_wide(old, new) if greatest else _less_wide(new, old)):
-                values[group, 0], values[group, 1] = new[0], new[1]
+            old, new = (values[group, 0], values[group, 1]), (given[row, 0], given[row, 1])
+            less, more = (old, new) if greatest else (new, old)
+            if not known[group] or _less_wide(less[0], less[1], more[0], more[1]):
+                values[group, 0], values[group, 1] = new
                 known[group] = 1
     return True
 
