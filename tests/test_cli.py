@@ -81,6 +81,8 @@ def test_it_stops_at_the_first_failure_and_keeps_what_was_done(tmp_path: Path) -
 ERRORS = [
     (["sql", "SELEC"], "PARSE_SYNTAX_ERROR"),
     (["sql", "SELECT 'open"], "PARSE_SYNTAX_ERROR"),
+    (["sql", "SELECT '"], "PARSE_SYNTAX_ERROR] a quote ' is not closed (line 1, column 8)"),
+    (["sql", "SELECT"], "PARSE_SYNTAX_ERROR"),
     (["sql", "SELECT * FROM nowhere"], "RELATION_NOT_FOUND"),
     (["sql", "SELECT 1 / 0"], "DIVIDE_BY_ZERO"),
     (["sql", "SELECT 2147483647 + 1"], "ARITHMETIC_OVERFLOW"),
@@ -96,7 +98,13 @@ ERRORS = [
     (["sql", "--db", "other", "SELECT 1"], "NOT_A_DATABASE"),
     (["sql", "--db", "bytes.sql/below", "SELECT 1"], ""),
     (["sql", "--db", "/proc/none/d", "SELECT 1"], ""),
+    (["sql", "script.sql"], "USAGE"),
+    (["sql", "UPDATE t SET a = 1"], "NOT_YET_SUPPORTED"),
+    (["sql", "BEGIN"], "NOT_YET_SUPPORTED"),
+    (["sql", "CREATE TABLE t (a INTEGR)"], "PARSE_SYNTAX_ERROR"),
+    (["sql", "CREATE STREAM s (a VARCHAR(9))"], "NOT_YET_SUPPORTED"),
     (["explain", "SELECT nothing"], "UNRESOLVED_COLUMN"),
+    (["explain", "--db", "none.hr", "SELECT 1"], "PATH_NOT_FOUND"),
     (["explain", "DROP VIEW v"], "NOT_YET_SUPPORTED"),
     (["explain", ""], ""),
 ]
@@ -106,12 +114,40 @@ ERRORS = [
 def test_errors(args: list[str], condition: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bytes.sql").write_bytes(b"SELECT '\xff'")
+    Path("script.sql").write_text("SELECT 1")
     Path("other").mkdir()
     Path("other/file").touch()
     status, out, err = run(*args)
     assert status == 1
     assert err.startswith(f"error: [{condition}") and "Traceback" not in out + err
     assert len(err.splitlines()) == 1, err
+    assert not Path("none.hr").exists()
+
+
+def test_errors_say_what_to_do_instead() -> None:
+    for text in ("UPDATE t SET a = 1", "CREATE TABLE t (a INTEGR)", "CREATE STREAM s (a)", "BEGIN", "SELECT * FROM t"):
+        assert "Hint: " in run("sql", text)[2], text
+    assert "--db" in run("sql", "SELECT * FROM t")[2]
+    assert "--db" not in run("sql", "CREATE TABLE t (a INT); SELECT * FROM u")[2]
+
+
+def test_scripts_may_have_a_byte_order_mark_but_must_be_text(tmp_path: Path) -> None:
+    script = tmp_path / "some.sql"
+    script.write_bytes(b"\xef\xbb\xbfSELECT 1 AS a")
+    assert run("sql", "--file", str(script))[1].splitlines()[-1] == "1"
+    done = subprocess.run([sys.executable, "-m", "headrace", "sql"], input=b"SELECT '\xff'", capture_output=True)
+    assert done.returncode == 1 and done.stderr.startswith(b"error: [INVALID_UTF8] stdin")
+
+
+def test_a_full_disk_and_a_poor_terminal() -> None:
+    command = [sys.executable, "-m", "headrace", "sql", "SELECT 'größe' AS a"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.startswith("error: [OUTPUT_NOT_WRITTEN]")
+    assert len(done.stderr.splitlines()) == 1
+    poor = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=poor)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.splitlines()[-1] == "gr\\xf6\\xdfe"
 
 
 def test_errors_in_a_script_tell_where_in_the_script(tmp_path: Path) -> None:
@@ -188,7 +224,10 @@ def test_help_names_every_command() -> None:
     assert run("version")[1].strip() == headrace.__version__
 
 
-@pytest.mark.parametrize("args", [["nothing"], ["sql", "--nothing"], ["demo", "--events", "many"], ["explain"]])
+@pytest.mark.parametrize(
+    "args",
+    [["nothing"], ["sql", "--nothing"], ["sql", "-n", "-3", "SELECT 1"], ["demo", "--events", "many"], ["explain"]],
+)
 def test_wrong_usage_is_status_2(args: list[str]) -> None:
     status, out, err = run(*args)
     assert status == 2 and "Traceback" not in out + err and err

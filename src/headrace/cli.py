@@ -5,6 +5,7 @@ Errors are one or two lines on stderr and exit status 1, never a traceback.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -36,6 +37,14 @@ DatabaseOption = Annotated[
 ]
 
 
+class _Unwritten(Exception):
+    """stdout takes no more; ``reason`` is None if only nobody reads any more."""
+
+    def __init__(self, error: OSError) -> None:
+        self.reason = None if isinstance(error, BrokenPipeError) else error.strerror
+        super().__init__(self.reason)
+
+
 @contextmanager
 def _reported() -> Iterator[None]:
     """Turn an expected failure into a line on stderr and exit status 1."""
@@ -47,9 +56,11 @@ def _reported() -> Iterator[None]:
     except KeyboardInterrupt:
         errors.print("interrupted")
         raise typer.Exit(130) from None
-    except BrokenPipeError:
-        # Nobody reads any more: whatever is still buffered has nowhere to go, also at exit.
+    except _Unwritten as error:
+        # Whatever is still buffered has nowhere to go, also at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.reason is not None:
+            errors.print(f"error: [OUTPUT_NOT_WRITTEN] the answer cannot be written: {error.reason}")
         raise typer.Exit(1) from None
     except (typer.Exit, typer.Abort):
         raise
@@ -144,7 +155,10 @@ def _bar(statement: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _print(result: Result, rows: int) -> None:
-    print(result.text(rows) if result.columns else result.message)
+    try:
+        print(result.text(rows) if result.columns else result.message, flush=True)
+    except OSError as error:
+        raise _Unwritten(error) from None
 
 
 def _given(statement: str | None, file: Path | None) -> str:
@@ -158,7 +172,7 @@ def _given(statement: str | None, file: Path | None) -> str:
     try:
         if file is not None:
             return file.read_text(encoding="utf-8-sig")
-        return "" if sys.stdin is None else sys.stdin.read()
+        return "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8-sig")
     except OSError as error:
         hint = "--file takes the path of a script"
         raise HeadraceError("PATH_NOT_FOUND", f"cannot read {file or 'stdin'}: {error.strerror}", hint=hint) from None
@@ -196,6 +210,8 @@ def _prompt(db: Path | None, rows: int) -> None:
 
 def main() -> None:
     """The ``headrace`` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a character still gets the row
     app()
 
 

@@ -69,7 +69,9 @@ class SparkAnalyzer:
         try:
             return ".aggregate." in (self._spark().catalog.getFunction(function).className or "")
         except PySparkException:
-            raise SqlError("UNRESOLVED_ROUTINE", f"there is no function {function}") from None
+            raise SqlError(
+                "UNRESOLVED_ROUTINE", f"there is no function {function}", hint="functions are Spark's built-in ones"
+            ) from None
 
 
 def _empty(schema: Schema) -> str:

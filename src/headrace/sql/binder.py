@@ -136,6 +136,10 @@ class Binder:
 
     def _block(self, tree: exp.Select, ctes: Ctes, outer: Scope | None) -> Block:
         """A SELECT with its FROM bound; a subquery's also sees the columns around it."""
+        if not tree.expressions:
+            raise SqlError(
+                "PARSE_SYNTAX_ERROR", "SELECT names no columns", position=position_of(tree), hint="write SELECT *"
+            )
         _only(tree, _SELECT_PARTS, "this clause")
         child, scope = self._from(tree, ctes)
         scope.outer = outer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from headrace.errors import NotYetSupported, SqlError
-from headrace.sql.parsing import Dialect, node_at, relation_name
+from headrace.sql.parsing import Dialect, node_at, parse_tree, relation_name
 from headrace.types import Field, Schema, Type, parse_type
 
 
@@ -20,6 +20,21 @@ class Definition:
     key: tuple[str, ...]
     key_tree: exp.Expr | None
     """Where the PRIMARY KEY was written, for an error about it."""
+
+
+_TYPES = (
+    "boolean, tinyint, smallint, int, bigint, float, double, decimal(p,s) with 1 <= p <= 38 and s <= p, string, "
+    "binary, date, timestamp, timestamp_ntz"
+)
+
+
+def declaration(text: str) -> exp.Expr:
+    """The tree of a CREATE with nothing but columns; what is not understood in it is likely a column's type."""
+    try:
+        return parse_tree(text)
+    except SqlError as error:
+        error.hint = error.hint or f"write (name TYPE, …); types: {_TYPES}"
+        raise
 
 
 def definition(tree: exp.Expr) -> Definition:
@@ -56,7 +71,7 @@ def definition(tree: exp.Expr) -> Definition:
             fields.append(column)
             keys += [((column.name,), part)] if is_key else []
         elif isinstance(part, exp.Identifier):
-            raise SqlError("MISSING_TYPE", f"column {part.name} has no type", position=node_at(part))
+            raise _missing_type(part.name, part)
         else:
             raise NotYetSupported(f"{part.sql(Dialect)} in a column list", position=node_at(part))
     key, key_tree = _key(keys, seen)
@@ -100,17 +115,21 @@ def _column(part: exp.ColumnDef) -> tuple[Field, bool]:
     return Field(part.name, _column_type(part), nullable), is_key
 
 
+def _missing_type(column: str, at: exp.Expr) -> SqlError:
+    hint = f"write {column} STRING, or another type"
+    return SqlError("MISSING_TYPE", f"column {column} has no type", position=node_at(at), hint=hint)
+
+
 def _column_type(part: exp.ColumnDef) -> Type:
     kind = part.args.get("kind")
     if kind is None:
-        raise SqlError("MISSING_TYPE", f"column {part.name} has no type", position=node_at(part.this))
+        raise _missing_type(part.name, part.this)
     text = kind.sql(Dialect)
     found = parse_type(text)
     if found is None:
         raise NotYetSupported(
             f"type {text} of column {part.name}",
             position=node_at(part.this),
-            hint="types: boolean, tinyint, smallint, int, bigint, float, double, decimal(p,s) with 1 <= p <= 38 and "
-            "s <= p, string, binary, date, timestamp, timestamp_ntz",
+            hint=f"types: {_TYPES}",
         )
     return found

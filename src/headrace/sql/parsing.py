@@ -49,27 +49,29 @@ def tokens(text: str) -> list[Token]:
     try:
         return sqlglot.tokenize(text, read=Dialect)
     except TokenError as e:
-        # The inner error says "Missing ' from line:offset", the offset being the quote's.
+        comment = _open_comment(text)
+        # The inner error says "Missing ' from line:offset", the offset being the quote's; none if it ends the text.
         inner = re.search(r"Missing (.+) from \d+:(\d+)$", str(e.__cause__ or e))
-        if inner:
+        at = int(inner[2]) if inner else len(text) - 1
+        if inner or (comment < 0 and text[at] in "'\"`"):
             raise SqlError(
                 "PARSE_SYNTAX_ERROR",
-                f"a quote {inner[1]} is not closed",
-                position=place(text, int(inner[2])),
+                f"a quote {inner[1] if inner else text[at]} is not closed",
+                position=place(text, at),
                 hint="close it; inside a string, write a quote twice or after a backslash",
             ) from None
         raise SqlError(
             "PARSE_SYNTAX_ERROR",
             "a comment is not closed, or a character is not understood",
-            position=place(text, _open_comment(text)),
+            position=place(text, max(0, comment)),
             hint="end a comment with */",
         ) from None
 
 
 def _open_comment(text: str) -> int:
-    """The offset of the comment that does not end; quotes and other comments are passed over."""
+    """The offset of the comment that does not end, or -1; quotes and other comments are passed over."""
     closed = r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`"
-    return max(0, re.sub(closed, lambda m: " " * len(m[0]), text, flags=re.DOTALL).find("/*"))
+    return re.sub(closed, lambda m: " " * len(m[0]), text, flags=re.DOTALL).find("/*")
 
 
 def parse_tree(text: str) -> exp.Expr:
@@ -86,6 +88,7 @@ def parse_tree(text: str) -> exp.Expr:
         message = re.sub(r" but got <Token .*>", "", error.get("description") or "cannot be parsed").rstrip(".")
         if message.startswith("Required keyword"):
             message = "something is missing"  # sqlglot names its own classes here
+        message = message.replace("Invalid expression / Unexpected token", "this is not understood")
         raise SqlError("PARSE_SYNTAX_ERROR", f"{message}{near}", position=Position(line, start)) from None
     if tree is None or isinstance(tree, exp.Command):
         raise SqlError("PARSE_SYNTAX_ERROR", "this statement is not understood", position=Position(1, 1))

@@ -14,7 +14,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from headrace.catalog import FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
-from headrace.sql.columns import definition
+from headrace.sql.columns import declaration, definition
 from headrace.sql.copy_options import copy_options
 from headrace.sql.cursor import Cursor
 from headrace.sql.files_clause import files_clause, using_at
@@ -122,20 +122,25 @@ class Refresh:
 Create = CreateStream | CreateTable | CreateTableAs | CreateView
 Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
-# Statements of later work or of Spark's that Headrace does not run, by their first word.
+# Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
+_ANEW = "make the table anew: CREATE TABLE … AS with the rows as they should be, then DROP the old one"
+_ALONE = "leave it out: each statement commits by itself, or changes nothing"
 _NOT_YET = {
-    "UPDATE": "UPDATE of a table",
-    "DELETE": "DELETE from a table",
-    "MERGE": "MERGE INTO a table",
-    "TRUNCATE": "TRUNCATE of a table",
-    "ALTER": "ALTER of a relation",
-    "SET": "SET of a setting (settings are given to headrace.connect)",
-    "USE": "more than one schema",
-    "ANALYZE": "ANALYZE",
-    "CACHE": "CACHE",
-    "BEGIN": "transactions of several statements",
-    "COMMIT": "transactions of several statements",
-    "ROLLBACK": "transactions of several statements",
+    "UPDATE": ("UPDATE of a table", _ANEW),
+    "DELETE": ("DELETE from a table", _ANEW),
+    "MERGE": ("MERGE INTO a table", _ANEW),
+    "TRUNCATE": ("TRUNCATE of a table", "DROP it and CREATE it again"),
+    "ALTER": (
+        "ALTER of a relation",
+        "DROP it and CREATE it again; CREATE TABLE … AS keeps a table's rows",
+    ),
+    "SET": ("SET of a setting", "settings are given to headrace.connect"),
+    "USE": ("more than one schema", "use plain names; another database is another directory"),
+    "ANALYZE": ("ANALYZE", "leave it out: Headrace keeps no statistics"),
+    "CACHE": ("CACHE", "leave it out: views over streams keep their state"),
+    "BEGIN": ("transactions of several statements", _ALONE),
+    "COMMIT": ("transactions of several statements", _ALONE),
+    "ROLLBACK": ("transactions of several statements", _ALONE),
 }
 _QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "("}
 
@@ -185,7 +190,8 @@ class _Reader(Cursor):
         if first == "REFRESH":
             return self.refresh()
         if first in _NOT_YET:
-            raise NotYetSupported(_NOT_YET[first], position=self.position())
+            what, instead = _NOT_YET[first]
+            raise NotYetSupported(what, position=self.position(), hint=instead)
         return self.fail("a statement (SELECT, CREATE, INSERT, COPY, EXPLAIN, SHOW, DESCRIBE, REFRESH or DROP)")
 
     def explain(self) -> Explain:
@@ -315,7 +321,7 @@ class _Reader(Cursor):
                 self.fail("a column")
 
     def create_stream(self, text: str) -> CreateStream:
-        tree = parse_tree(text)
+        tree = declaration(text)
         if tree.args.get("expression") is not None:
             raise NotYetSupported("CREATE STREAM … AS", position=self.position(), hint="CREATE STREAM, then INSERT")
         found = definition(tree)
@@ -333,7 +339,8 @@ class _Reader(Cursor):
         using = using_at(self)
         if using is not None:
             return self.create_file_table(using)
-        tree = parse_tree(self.with_query())
+        text = self.with_query()
+        tree = parse_tree(text) if self.has_query() else declaration(text)
         query = tree.args.get("expression")
         if query is not None:
             return self.create_table_as(tree, query)
@@ -344,7 +351,7 @@ class _Reader(Cursor):
 
     def create_file_table(self, using: int) -> CreateTable:
         files = files_clause(self, using)
-        tree = parse_tree(blank(self.text, self.tokens[using].start, len(self.text)))
+        tree = declaration(blank(self.text, self.tokens[using].start, len(self.text)))
         exists, at = bool(tree.args.get("exists")), self.position_of_name(tree)
         if not isinstance(tree.this, exp.Schema):
             return CreateTable(relation_name(tree.this), (), (), exists, at, files)
@@ -372,6 +379,9 @@ class _Reader(Cursor):
             )
         name = relation_name(tree.this)
         return CreateTableAs(name, query, bool(tree.args.get("exists")), self.position_of_name(tree))
+
+    def has_query(self) -> bool:
+        return any(self.word(at) == "AS" for at in range(2, len(self.tokens)))
 
     def with_query(self) -> str:
         """The text with ``AS TABLE r`` written as ``AS FROM r``, which sqlglot reads."""

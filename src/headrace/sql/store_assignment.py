@@ -8,6 +8,7 @@ from headrace.plan.exprs import Column, Expr, Literal
 from headrace.plan.nodes import Node, Project
 from headrace.sql.coercion import can_store, cast
 from headrace.types import Field, Schema, Type
+from headrace.wording import counted
 
 
 def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
@@ -16,7 +17,7 @@ def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at:
     if len(source.output) != len(targets):
         raise SqlError(
             "INSERT_COLUMN_ARITY_MISMATCH",
-            f"{relation.name} takes {len(targets)} values ({', '.join(f.name for f in targets)}), "
+            f"{relation.name} takes {counted(len(targets), 'value')} ({', '.join(f.name for f in targets)}), "
             f"but {len(source.output)} are given",
             position=at,
         )
