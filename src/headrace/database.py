@@ -50,7 +50,7 @@ from headrace.store.writer import closed
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView, reopen
 from headrace.view.inlining import inlined
-from headrace.view.reading import Answers
+from headrace.view.reading import Answers, Views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +99,7 @@ class Database:
         self._users = 0
         self._idle = threading.Condition()
         self._views: dict[str, ContinuousView] = {}
-        self._answers = Answers(self._runtime, self._views)
+        self._answers = Answers(self._runtime)
         self._queries: dict[str, _Kept] = {}
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views, self._answers)
@@ -392,10 +392,11 @@ class Database:
 
     def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
         whole = query.Prepared(self._runtime, self._plan_of(statement))
-        views = {scan.relation: self._views.get(scan.relation.lower()) for scan in whole.scans}
+        everything = dict(self._views)
+        views = {scan.relation: everything.get(scan.relation.lower()) for scan in whole.scans}
         found = inlined(whole.plan, views)
         by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
-        return _Planned(version, whole, views, by_state)
+        return _Planned(version, whole, views, everything, by_state)
 
     def _file_tables(self, prepared: query.Prepared, views: Mapping[str, ContinuousView | None]) -> list[Table]:
         """The tables over files a query reads, by itself or through a continuous view."""
@@ -414,7 +415,9 @@ class Database:
         return plan
 
     def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
-        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0]):
+        if planned.by_state is not None and not self._answers.is_fresh(
+            snapshot, planned.by_state[0], planned.everything
+        ):
             filtered, over_state = planned.by_state
             with self._answers.lock(filtered.name):
                 leaves = self._answers.states(snapshot, filtered, patient=patient)
@@ -425,7 +428,7 @@ class Database:
                 arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
             view = planned.views[scan.relation] if scan.kind == "view" else None
             if view is not None and ("view", scan.relation) not in arrow:
-                arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
+                arrow["view", scan.relation] = self._answers.rows(snapshot, view, planned.everything, patient=patient)
         return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
 
     # Shared pieces
@@ -511,6 +514,8 @@ class _Planned:
     version: int
     whole: query.Prepared
     views: Mapping[str, ContinuousView | None]
+    everything: Views
+    """All continuous views of that version: those it reads may read others."""
     by_state: tuple[ContinuousView, query.Prepared] | None
     """The plan over the one view's state instead of its answer, where that is less work."""
 
