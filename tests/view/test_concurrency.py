@@ -315,7 +315,7 @@ def _acknowledged_is_seen(db: Database, threads: Threads, ways: dict[str, Callab
 def test_a_query_sees_whatever_was_acknowledged_before_it(threads: Threads) -> None:
     with counting() as db:
         ways = {way: (lambda text=text: db.sql(text).rows()) for way, text in WAYS.items()}
-        _acknowledged_is_seen(db, threads, ways, examples(40))
+        _acknowledged_is_seen(db, threads, ways, examples(25))
         compaction = db._loader._compaction
         for relation, known in list(compaction._queues.items()):
             with db.runtime.store.read() as snapshot:

@@ -4,7 +4,8 @@ Pipelines that group a stream by the same keys, after the same joins with static
 build sides, run as one grouping. Filters that all of them have are applied once;
 which of the others a row passes is a mask, and the mask is one more key: a state
 takes the rows whose mask has its bit, as partial rows like any others. Aggregates
-that several views ask for are computed once.
+that several views ask for are computed once. Where the joins are the same and the
+keys are not, the rows are joined once, and every grouping reads those.
 
 Build sides are the same if they are one file, and files of the same rows are
 (``definition.py``). A build side always is the right side of a join, so each row of
@@ -24,7 +25,7 @@ from functools import reduce
 from headrace.catalog import Stream
 from headrace.engine.native_functions import can_raise
 from headrace.engine.plan_sql import native_plan, quote_native
-from headrace.engine.worker import BATCH, MASK, Part, Pipeline, Shared, Static
+from headrace.engine.worker import BATCH, JOINED, MASK, Part, Pipeline, Shared, Static
 from headrace.plan.exprs import TRUE, Agg, Call, Case, Column, Expr, Literal, all_of, columns, conjuncts, substitute
 from headrace.plan.nodes import Aggregate, Filter, Join, JoinKind, Node, Project, Scan
 from headrace.types import BIGINT, BOOLEAN
@@ -96,17 +97,45 @@ class Sharing:
 
 
 def share(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tuple[Shared, ...]:
-    """The groupings that two or more of the pipelines have in common."""
+    """What two or more of the pipelines have in common: groupings, and joins below groupings that differ."""
     known = _Columns()
-    alike: dict[tuple[tuple[_Probe, ...], tuple[Expr, ...]], list[_Grouping]] = {}
+    own = known.of(whole := Scan.of("stream", stream.name, stream.columns))
+    scan = replace(whole, scanned=own)
+    alike: dict[tuple[_Probe, ...], dict[tuple[Expr, ...], list[_Grouping]]] = {}
     for pipeline in pipelines:
         grouping = _grouping(pipeline, known)
         if grouping is not None:
-            alike.setdefault((grouping.probes, grouping.keys), []).append(grouping)
-    groups = [members[i : i + BITS] for members in alike.values() for i in range(0, len(members), BITS)]
-    own = known.of(Scan.of("stream", stream.name, stream.columns))
-    whole = Scan("stream", stream.name, tuple(f.name for f in stream.columns), own)
-    return tuple(_shared(whole, members, zone) for members in groups if len(members) > 1)
+            alike.setdefault(grouping.probes, {}).setdefault(grouping.keys, []).append(grouping)
+    found: list[Shared] = []
+    for probes, by_keys in alike.items():
+        groups = [members[i : i + BITS] for members in by_keys.values() for i in range(0, len(members), BITS)]
+        if probes and len(groups) > 1:
+            found += _joined_once(scan, groups, zone)
+        else:
+            found += [_shared(scan, members, zone) for members in groups if len(members) > 1]
+    return tuple(found)
+
+
+def _joined_once(stream: Scan, groups: Sequence[Sequence[_Grouping]], zone: str) -> list[Shared]:
+    """Groupings by different keys, over rows that are joined once for all of them."""
+    members = [m for group in groups for m in group]
+    common = _in_all(members)
+    others = [all_of([e for e in m.filters if e not in common]) for m in members]
+    wanted = [*common, *([] if TRUE in others else [_any_of(others)])]
+    probes = members[0].probes
+    read = {c for m in members for e in (*m.keys, *m.aggs, *m.filters) for c in columns(e)}
+    joined = _joined(_narrowed(stream, [*read, *wanted, *(p.condition for p in probes)]), probes)
+    kept = [c for c in joined.output if c in read] or list(joined.output[:1])
+    names = tuple(f"j{i}" for i in range(len(kept)))
+    rows = Filter(joined, all_of(wanted)) if wanted else joined
+    plan = Project(rows, tuple((Column.fresh(n, c.type), c) for n, c in zip(names, kept, strict=True)))
+    over = native_plan(plan, _source, zone=zone)
+    done = Scan("rows", JOINED, names, tuple(kept))
+    rest = [
+        [replace(m, probes=(), filters=tuple(e for e in m.filters if e not in common)) for m in group]
+        for group in groups
+    ]
+    return [replace(_shared(done, group, zone), over=over) for group in rest]
 
 
 def _grouping(pipeline: InsertPipeline, known: _Columns) -> _Grouping | None:
@@ -170,7 +199,7 @@ def _turned(part: Expr) -> Expr:
 def _shared(stream: Scan, members: Sequence[_Grouping], zone: str) -> Shared:
     probes = members[0].probes
     keys = tuple((Column.fresh(f"k{i}", e.type), e) for i, e in enumerate(members[0].keys))
-    common = [e for e in dict.fromkeys(members[0].filters) if all(e in m.filters for m in members)]
+    common = _in_all(members)
     own = [all_of([e for e in m.filters if e not in common]) for m in members]
     conditions = list(dict.fromkeys(e for e in own if e != TRUE))
     asked: dict[Agg, Column] = {}
@@ -186,7 +215,7 @@ def _shared(stream: Scan, members: Sequence[_Grouping], zone: str) -> Shared:
         parts.append(Part(member.native.state, (*(c.name for c, _ in keys), *columns_of), bit, member.native.schema))
     if probes and TRUE not in own:
         # Nobody wants a row that passes none: spare it the joins.
-        common.append(reduce(lambda a, b: Call(BOOLEAN, "or", (a, b)), conditions))
+        common.append(_any_of(conditions))
     mask = ((Column.fresh(MASK, BIGINT), _mask(conditions)),) if conditions else ()
     exprs = [*(e for _, e in (*keys, *mask)), *asked, *common, *(p.condition for p in probes)]
     rows = _joined(_narrowed(stream, exprs), probes)
@@ -212,7 +241,16 @@ def _joined(rows: Node, probes: Sequence[_Probe]) -> Node:
 
 
 def _source(scan: Scan) -> str:
-    return quote_native(scan.relation) if scan.kind == "static" else BATCH
+    return BATCH if scan.kind == "stream" else quote_native(scan.relation)
+
+
+def _in_all(members: Sequence[_Grouping]) -> list[Expr]:
+    """The filters that all have."""
+    return [e for e in dict.fromkeys(members[0].filters) if all(e in m.filters for m in members)]
+
+
+def _any_of(conditions: Sequence[Expr]) -> Expr:
+    return reduce(lambda a, b: Call(BOOLEAN, "or", (a, b)), dict.fromkeys(conditions))
 
 
 def _mask(conditions: Sequence[Expr]) -> Expr:
