@@ -92,7 +92,7 @@ class Database:
         self._users = 0
         self._idle = threading.Condition()
         self._views: dict[str, ContinuousView] = {}
-        self._answers = Answers(self._runtime, self._views)
+        self._answers = Answers(self._runtime)
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views, self._answers)
         self._attachments = Attachments(store.path)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -202,17 +203,16 @@ class Definer:
     def _begun(self, view: View, plan: SplitPlan) -> Iterator[tuple[ContinuousView, Callable[[Transaction], None]]]:
         """The view compiled, its static build sides written, and the work that founds its states.
 
-        The files go again if the block raises.
+        Files written for it go again if the block raises.
         """
         files: dict[str, Path] = {}
+        known = {s.path for v in self._views.values() for s in v.statics.values()}
+        shared = frozenset(known)
         try:
             for static in plan.statics:
                 rows = query.run_now(self._runtime, static.plan)
-                # Spark workers outlive databases and keep build sides by file name: it must be unique.
-                file = self._runtime.store.new_segment(f"static {static.name} {uuid.uuid4().hex}")
-                with writing(file):
-                    pq.write_table(rows.rename_columns([f.name for f in static.schema]), file)
-                files[static.name] = file
+                files[static.name] = self._build_side(rows.rename_columns([f.name for f in static.schema]), known)
+                known.add(files[static.name])
             compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)
             # A UNION ALL branch that reads only tables adds to the state once, here.
             initial = {p.state: query.run_now(self._runtime, p.plan) for p in compiled.initial}
@@ -227,7 +227,7 @@ class Definer:
                     )
                     names, paths = zip(*((n, f.name) for n, f in files.items()), strict=True)
                     tx.append(static_relation(view.name), pa.table({"name": list(names), "file": list(paths)}))
-                    for file in files.values():
+                    for file in set(files.values()):
                         tx.add_segment(static_relation(view.name), file, pq.read_metadata(file).num_rows)
                 first = dict(initial)
                 admission = retention.admit(tx, compiled, first)
@@ -236,9 +236,31 @@ class Definer:
 
             yield compiled, found
         except BaseException:
-            for file in files.values():
+            for file in set(files.values()) - shared:
                 self._runtime.store.discard(file)
             raise
+
+    def _build_side(self, rows: pa.Table, known: Collection[Path]) -> Path:
+        """A file of these rows: one of those that are known if it holds the same, else a new one.
+
+        Files are the same if their bytes are, and a file's name tells its bytes. Spark's workers, which outlive
+        databases, keep build sides by that name. Only files of living views may be known: one that nobody names
+        any more may be deleted at any time.
+        """
+        written = self._runtime.scratch_file(".parquet")
+        try:
+            with writing(written):
+                pq.write_table(rows.combine_chunks(), written)
+            with written.open("rb") as bytes_:
+                name = f"static_{hashlib.file_digest(bytes_, 'sha256').hexdigest()[:40]}"
+            if same := next((file for file in known if file.name.startswith(f"{name}-")), None):
+                return same
+            file = self._runtime.store.new_segment(name)
+            with writing(file):
+                os.replace(written, file)
+            return file
+        finally:
+            written.unlink(missing_ok=True)
 
     def _enter(self, view: ContinuousView) -> None:
         self._views[view.name.lower()] = view
@@ -246,7 +268,8 @@ class Definer:
     def _forget(self, view: ContinuousView) -> None:
         """Let go of what was kept in memory for a view that is no more."""
         self._answers.forget(view)
-        self._runtime.worker.forget([static.name for static in view.statics])
+        used = {static.name for other in self._views.values() for static in other.statics.values()}
+        self._runtime.worker.forget([s.name for s in view.statics.values() if s.name not in used])
 
     def static_files(self, snapshot: Snapshot, view: str) -> dict[str, Path]:
         """The files of a stored view's static build sides, by their names in its plan."""

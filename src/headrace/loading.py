@@ -6,7 +6,7 @@ import itertools
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from headrace.catalog import Catalog, Relation, Stream, Table, View
 from headrace.engine.failures import from_duckdb, from_spark
 from headrace.engine.places import Choice
 from headrace.engine.tasks import Progress
-from headrace.engine.worker import Static
 from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, Position
 from headrace.file_tables import refuse_rows
 from headrace.runtime import Runtime
@@ -32,6 +31,7 @@ from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.rows import match_columns, to_arrow
 from headrace.types import Field, Schema, arrow_schema, quote
 from headrace.view import retention
+from headrace.view.compaction import Compaction
 from headrace.view.compiled import ContinuousView, InsertPipeline
 from headrace.view.reading import Answers
 from headrace.wording import counted
@@ -62,8 +62,6 @@ class Loaded(int):
 
 _STALE_ATTEMPTS = 3
 """How often an insert is run again because definitions changed meanwhile, before it makes them wait."""
-_BACKLOG = 8
-"""How many times over the limit a state's appended rows may be before an insert waits to compact them."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +103,8 @@ class Loader:
     def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers) -> None:
         self._runtime = runtime
         self._views = views
-        self._answers = answers
         self._intake = Intake(runtime)
-        self._appended: dict[str, int] = {}
-        self._groups: dict[str, int] = {}
+        self._compaction = Compaction(runtime, views, answers)
 
     @property
     def ran(self) -> Mapping[str, Choice]:
@@ -159,7 +155,7 @@ class Loader:
         with _spark_failures():
             if isinstance(target, Table):
                 return self.insert(target, ready.toArrow())
-            pipelines, _ = self._pipelines(target, self._runtime.catalog)
+            pipelines = self._pipelines(target, self._runtime.catalog)
             if all(p.native is not None for p in pipelines) and self._runtime.settings.engine != "spark":
                 return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}", batch=batch)
             folder = self._runtime.scratch_file("-frame")
@@ -234,18 +230,10 @@ class Loader:
 
     # Streams
 
-    def _pipelines(self, stream: Stream, catalog: Catalog) -> tuple[list[InsertPipeline], list[Static]]:
+    def _pipelines(self, stream: Stream, catalog: Catalog) -> list[InsertPipeline]:
         """What an insert runs for the views of this catalog; others may come and go meanwhile."""
-        pipelines: list[InsertPipeline] = []
-        statics: list[Static] = []
-        for view in list(self._views.values()):
-            if catalog.find(view.name) is not view.view:
-                continue
-            found = view.pipelines.get(stream.name.lower(), ())
-            if found:
-                pipelines += found
-                statics += view.statics
-        return pipelines, statics
+        views = [v for v in list(self._views.values()) if catalog.find(v.name) is v.view]
+        return [p for v in views for p in v.pipelines.get(stream.name.lower(), ())]
 
     def _into_stream(
         self,
@@ -260,9 +248,9 @@ class Loader:
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
                 catalog = self._runtime.catalog
                 catalog.get(stream.name, Stream)
-                pipelines, statics = self._pipelines(stream, catalog)
+                pipelines = self._pipelines(stream, catalog)
                 try:
-                    rows, states = self._intake.state_rows(stream, pipelines, statics, given, progress)
+                    rows, states = self._intake.state_rows(stream, pipelines, given, progress)
                     if rows == 0:
                         return Loaded(0)
                     late = self._commit(catalog.version, _Arrival(stream, rows, states, batch), label)
@@ -276,7 +264,7 @@ class Loader:
                     if self._runtime.writer_version == catalog.version:
                         raise
                     self._await_catalog(catalog.version)
-        self._compact_where_due(states)
+        self._compaction.after({state: sum(t.num_rows for t in added) for state, added in states.items()})
         return Loaded(rows, late)
 
     def _commit(self, version: int, given: _Arrival, label: str) -> dict[str, int] | None:
@@ -310,52 +298,6 @@ class Loader:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)
-
-    # Compaction
-
-    def _compact_where_due(self, states: StateRows) -> None:
-        """Merge state relations whose appended rows have grown past the limit.
-
-        No worker of its own: the insert that tips the scale does it, after its own commit,
-        as 000 §4.2.5 has inserts drain the queue.
-        """
-        for state, added in states.items():
-            if state not in self._appended:
-                with self._runtime.store.read() as snapshot:
-                    if state.lower() not in snapshot.relations():
-                        continue  # dropped since the insert was committed
-                    self._appended[state] = snapshot.rows(state)
-            else:
-                self._appended[state] += sum(t.num_rows for t in added)
-            limit = max(self._runtime.settings.compact_rows, self._groups.get(state, 0))
-            if self._appended[state] > limit:
-                # The rows are committed: what fails now is not their error, and the next insert tries again.
-                with suppress(HeadraceError, duckdb.Error):
-                    # A query of the view goes first, until so much has piled up that this insert must wait for it.
-                    self._compact(state, wait=self._appended[state] > _BACKLOG * limit)
-
-    def _compact(self, relation: str, *, wait: bool) -> None:
-        version = self._runtime.catalog.version
-        view = next((v for v in self._views.values() if any(v.relation(x) == relation for x in v.plan.states)), None)
-        if view is None:
-            return
-        state = next(x for x in view.plan.states if view.relation(x) == relation)
-
-        def work(tx: Transaction) -> tuple[int, int]:
-            # The writer knows of a view dropped or begun again before this process's views do.
-            if self._runtime.writer_version != version or self._views.get(view.name.lower()) is not view:
-                tx.unchanged()
-                return 0, 0
-            rows = self._answers.merged(tx, view, state)
-            tx.replace(relation, rows.cast(arrow_schema(state.schema)))
-            return int(rows.num_rows), tx.epoch
-
-        with self._answers.compacting(view, wait=wait) as free:
-            if not free:
-                return
-            self._groups[relation], epoch = self._runtime.store.commit(work, label=f"compact {relation}")
-            self._answers.rewritten(view, state, epoch)
-            self._appended[relation] = 0
 
 
 def _is_frame(data: Any) -> bool:

@@ -97,12 +97,13 @@ class Prepared:
     def native(self, sources: Mapping[Relation, str]) -> str:
         """The native text over these sources."""
         key = tuple(sources[leaf(scan)] for scan in self.scans)
-        if key not in self._texts:
+        text = self._texts.get(key)
+        if text is None:
             if len(self._texts) > 16:
                 self._texts.clear()
             zone = self._runtime.settings.time_zone
-            self._texts[key] = native_plan(self.plan, lambda scan: sources[leaf(scan)], zone=zone)
-        return self._texts[key]
+            text = self._texts[key] = native_plan(self.plan, lambda scan: sources[leaf(scan)], zone=zone)
+        return text
 
 
 def place_of(runtime: Runtime, plan: Node) -> Choice:

@@ -28,7 +28,7 @@ from headrace.store import Snapshot
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView
 from headrace.view.inlining import inlined
-from headrace.view.reading import Answers
+from headrace.view.reading import Answers, Views
 
 _KEPT_QUERIES = 256
 """How many query texts keep their plan."""
@@ -43,6 +43,8 @@ class _Planned:
     version: int
     whole: query.Prepared
     views: Mapping[str, ContinuousView | None]
+    everything: Views
+    """All continuous views of that version: those it reads may read others."""
     by_state: tuple[ContinuousView, query.Prepared] | None
     """The plan over the one view's state instead of its answer, where that is less work."""
 
@@ -134,10 +136,11 @@ class Reader:
 
     def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
         whole = query.Prepared(self._runtime, self.plan(statement))
-        views = {scan.relation: self._views.get(scan.relation.lower()) for scan in whole.scans}
+        everything = dict(self._views)
+        views = {scan.relation: everything.get(scan.relation.lower()) for scan in whole.scans}
         found = inlined(whole.plan, views)
         by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
-        return _Planned(version, whole, views, by_state)
+        return _Planned(version, whole, views, everything, by_state)
 
     def _file_tables(self, planned: _Planned) -> list[Table]:
         """The tables over files a query reads, by itself or through a continuous view."""
@@ -147,7 +150,8 @@ class Reader:
         return [t for t in found if isinstance(t, Table) and t.files is not None]
 
     def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
-        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0]):
+        everything = planned.everything
+        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0], everything):
             filtered, over_state = planned.by_state
             with self._answers.lock(filtered.name):
                 leaves = self._answers.states(snapshot, filtered, patient=patient)
@@ -158,7 +162,7 @@ class Reader:
                 arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
             view = planned.views[scan.relation] if scan.kind == "view" else None
             if view is not None and ("view", scan.relation) not in arrow:
-                arrow["view", scan.relation] = self._answers.rows(snapshot, view, patient=patient)
+                arrow["view", scan.relation] = self._answers.rows(snapshot, view, everything, patient=patient)
         return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
 
 

@@ -188,7 +188,7 @@ def test_a_query_whose_snapshot_was_overtaken() -> None:
             db.insert("s", [(1,), (2,)])
             assert db.sql("SELECT sum(c) FROM v").rows() == [(3,)]
             view = db.continuous("v")
-            assert db.answers.rows(old, view, patient=True).to_pylist() == [{"k": 1, "c": 1}]
+            assert db.answers.rows(old, view, {}, patient=True).to_pylist() == [{"k": 1, "c": 1}]
         done = threading.Event()
         wrong: list[Any] = []
 

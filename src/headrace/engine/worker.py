@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ BATCH = "batch_rows"
 """The name pipelines read their stream's rows by."""
 PARTIALS = "__partials"
 """The name a merge reads partial rows by."""
+JOINED = "joined_rows"
+"""The name groupings read a batch's rows by that were joined for all of them."""
 MASK = "__mask"
 """The column of a shared grouping that says which filters a row passed, a bit each."""
 _MASKS = 64
@@ -83,6 +87,8 @@ class Shared:
     sql: str
     narrow: str | None
     parts: tuple[Part, ...]
+    over: str | None = None
+    """SQL of the ``joined_rows`` it reads; those who have the same stand together, so that it runs once."""
 
 
 @dataclass(frozen=True)
@@ -207,12 +213,28 @@ class Worker:
     ) -> dict[str, pa.Table]:
         """Every pipeline's state rows for a batch, or for the view of that name."""
         found: dict[str, pa.Table] = {}
-        for shared in work.shared:
-            found |= self._run_shared(cursor, shared, batch_rows)
+        for over, group in groupby(work.shared, key=attrgetter("over")):
+            if over is None or self._join(cursor, over, batch_rows):
+                for shared in group:
+                    found |= self._run_shared(cursor, shared, batch_rows)
+            if over is not None:
+                cursor.execute(f"DROP TABLE IF EXISTS {JOINED}")
         for pipeline in work.pipelines:
             if pipeline.state not in found:
                 found[pipeline.state] = self._run(cursor, pipeline, batch_rows)
         return found
+
+    def _join(self, cursor: duckdb.DuckDBPyConnection, over: str, batch_rows: pa.Table | None) -> bool:
+        """Have the joined rows of this batch at hand; False if that failed."""
+        if over in self._failed:
+            return False
+        try:
+            # A table, not Arrow: a join may give many rows for one, and a table can spill.
+            cursor.execute(f"CREATE OR REPLACE TEMP TABLE {JOINED} AS {over}")
+        except duckdb.Error:
+            self._failed.add(over)
+            return False
+        return True
 
     def _run_shared(
         self, cursor: duckdb.DuckDBPyConnection, shared: Shared, batch_rows: pa.Table | None

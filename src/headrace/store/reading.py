@@ -172,6 +172,16 @@ class Reading:
         except duckdb.CatalogException:
             raise no_relation(relation) from None
 
+    def queued(self, relation: str) -> tuple[int, int]:
+        """How many of these rows were there when the relation was last rewritten, and how many came since."""
+        key = literal(key_of(relation))
+        merged = self.rewritten(relation)
+        old, new, batches = self._fetch(
+            f"SELECT count(*) FILTER ({EPOCH_COLUMN} <= {merged}), count(*) FILTER ({EPOCH_COLUMN} > {merged}), "
+            f"(SELECT coalesce(sum(rows), 0) FROM book.appended WHERE relation = {key}) FROM {self.table(relation)}"
+        )[0]
+        return int(old), int(new + batches)
+
     def manifest(self, relation: str) -> list[Segment]:
         """The relation's segments, oldest first, each checked against its checksum when it is first asked for."""
         found = self._fetch(

@@ -172,7 +172,8 @@ class Transaction(Reading):
             self._execute(f"DELETE FROM book.{table} WHERE relation = {literal(key)}")
         self.remove_segments(key)
         del self.schemas[key]
-        self.changed.add(key)
+        # What is stored under this name later has nothing to do with what a reader may have kept of it.
+        self.changed |= {key, rewrite_of(key)}
 
     def rows(self, relation: str) -> int:
         """How many rows the database file holds for the relation; segments are not counted."""
@@ -246,14 +247,19 @@ class Transaction(Reading):
             f"({literal(key)}, {literal(file.name)}, {int(rows)}, {self.epoch}, {size}, {check})"
         )
         self._ledger.sound.add(file.name)
+        self.doomed = [other for other in self.doomed if other != file]
         if altered:
             self.changed.add(key)
 
     def remove_segments(self, relation: str, *, altered: bool = True) -> None:
-        """Take all files out of the relation; they are deleted when no open snapshot can need them."""
+        """Take all files out of the relation. Those that no other relation has are deleted when no open
+        snapshot can need them."""
         key = key_of(relation)
         gone = self._fetch(f"DELETE FROM book.segments WHERE relation = {literal(key)} RETURNING file")
-        self.doomed += [self._segments / file for (file,) in gone]
+        if gone:
+            listed = ", ".join(literal(file) for (file,) in gone)
+            kept = {file for (file,) in self._fetch(f"SELECT file FROM book.segments WHERE file IN ({listed})")}
+            self.doomed += [self._segments / file for (file,) in gone if file not in kept]
         if gone and altered:
             self.changed.add(key)
 

@@ -19,7 +19,7 @@ from headrace.catalog import Stream
 from headrace.engine import tasks
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, run_plan
-from headrace.engine.worker import PipelineCannot, Slice, Static, Work
+from headrace.engine.worker import PipelineCannot, Slice, Work
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
 from headrace.settings import cores
@@ -97,7 +97,6 @@ class Intake:
         self,
         stream: Stream,
         pipelines: Sequence[InsertPipeline],
-        statics: Sequence[Static],
         given: Input,
         progress: tasks.Progress | None = None,
     ) -> tuple[int, StateRows]:
@@ -105,7 +104,7 @@ class Intake:
         forced: set[str] = set()
         while True:
             try:
-                return self._state_rows(stream, pipelines, statics, given, forced, progress)
+                return self._state_rows(stream, pipelines, given, forced, progress)
             except PipelineCannot as cannot:
                 # Some value of this input is Spark's business: that pipeline runs by Spark SQL this time.
                 forced.add(cannot.state)
@@ -114,7 +113,6 @@ class Intake:
         self,
         stream: Stream,
         pipelines: Sequence[InsertPipeline],
-        statics: Sequence[Static],
         given: Input,
         forced: set[str],
         progress: tasks.Progress | None,
@@ -134,7 +132,7 @@ class Intake:
         read = {c for p in native for c in p.columns}
         work = Work(
             tuple(p.native for p in native if p.native is not None),
-            _used(native, statics),
+            tuple({build.name: build for p in native for build in p.builds.values()}.values()),
             held,
             _needed(read, held),
             given.options if isinstance(given, Files) else None,
@@ -151,7 +149,7 @@ class Intake:
         if by_spark:
             frame, count = self._frame(stream, given)
             for pipeline in by_spark:
-                states[pipeline.state] = [self._by_spark(stream, pipeline, statics, frame)]
+                states[pipeline.state] = [self._by_spark(pipeline, frame)]
             total = total or (count if count is not None else frame.count())
         self.ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
@@ -257,9 +255,7 @@ class Intake:
             return frame_of_rows(spark, arrow_schema(stream.columns).empty_table(), stream.columns), 0
         return _in_columns(frame_of_text(spark, text, given.options, given.schema, zone), given.schema, stream), None
 
-    def _by_spark(
-        self, stream: Stream, pipeline: InsertPipeline, statics: Sequence[Static], frame: DataFrame
-    ) -> pa.Table:
+    def _by_spark(self, pipeline: InsertPipeline, frame: DataFrame) -> pa.Table:
         spark = self._runtime.spark
         frames: dict[Relation, DataFrame] = {}
         for node in walk_plan(pipeline.plan):
@@ -267,8 +263,7 @@ class Intake:
                 if node.kind == "stream":
                     frames[leaf(node)] = frame
                 else:
-                    build = next(s for s in statics if s.name.startswith(f"{node.relation} "))
-                    frames[leaf(node)] = spark.read.parquet(str(build.path))
+                    frames[leaf(node)] = spark.read.parquet(str(pipeline.builds[node.relation].path))
         return run_plan(spark, pipeline.plan, frames, primitive=True)
 
 
@@ -277,11 +272,6 @@ def _needed(read: set[str], held: Schema) -> tuple[str, ...]:
     names = tuple(f.name for f in held if f.name in read)
     text = [f.name for f in held if f.type.name == "string"]
     return names or ((text or [held[0].name])[0],)
-
-
-def _used(pipelines: Sequence[InsertPipeline], statics: Sequence[Static]) -> tuple[Static, ...]:
-    text = " ".join(p.native.sql for p in pipelines if p.native is not None)
-    return tuple(s for s in statics if s.name in text)
 
 
 def _in_columns(frame: DataFrame, held: Schema, stream: Stream) -> DataFrame:

@@ -38,6 +38,8 @@ class InsertPipeline:
     plan: Node
     columns: tuple[str, ...]
     """The stream columns it reads."""
+    builds: Mapping[str, Static]
+    """The build sides it probes, by their names in the plan."""
     native: Pipeline | None
     reason: str | None
 
@@ -57,7 +59,8 @@ class ContinuousView:
 
     view: View
     plan: SplitPlan
-    statics: tuple[Static, ...]
+    statics: Mapping[str, Static]
+    """Build sides by their names in the plan; one file may serve several names, and several views."""
     zone: str
     clocks: dict[str, Clock] = field(default_factory=dict)
     """What the writer knows of the times of each grouping, for a view that retains."""
@@ -112,26 +115,23 @@ class ContinuousView:
         state = self.plan.state(pipeline.state)
         name = self.relation(state)
         columns = _stream_columns(pipeline.plan)
-        builds = {s.name: s for s in self.statics}
+        scans = [n for n in walk_plan(pipeline.plan) if isinstance(n, Scan)]
+        builds = {scan.relation: self.statics[scan.relation] for scan in scans if scan.kind == "static"}
 
         def source(scan: Scan) -> str:
             if scan.kind == "static":
-                return quote_native(builds[self._static_name(scan.relation)].name)
+                return quote_native(builds[scan.relation].name)
             return BATCH if scan.kind == "stream" else quote_native(scan.relation)
 
         try:
             wide = native_plan(pipeline.plan, source, zone=self.zone)
         except NotNative as refusal:
-            return InsertPipeline(name, pipeline.plan, columns, None, refusal.reason)
+            return InsertPipeline(name, pipeline.plan, columns, builds, None, refusal.reason)
         narrow = native_plan(pipeline.plan, source, zone=self.zone, narrow=True)
         native = Pipeline(
             name, wide, narrow if narrow != wide else None, self.merge_sql(state, PARTIALS), arrow_schema(state.schema)
         )
-        return InsertPipeline(name, pipeline.plan, columns, native, None)
-
-    def _static_name(self, static: str) -> str:
-        """The build side's relation name; it carries its file's name, so a view made anew gets its own."""
-        return next(s.name for s in self.statics if s.name.startswith(f"{static} "))
+        return InsertPipeline(name, pipeline.plan, columns, builds, native, None)
 
 
 def static_relation(view: str) -> str:
@@ -139,9 +139,9 @@ def static_relation(view: str) -> str:
     return f"static {view}"
 
 
-def statics_of(files: Mapping[str, Path]) -> tuple[Static, ...]:
-    """Build sides by their name in the split plan."""
-    return tuple(Static(f"{name} {path.name}", path) for name, path in sorted(files.items()))
+def statics_of(files: Mapping[str, Path]) -> dict[str, Static]:
+    """Build sides by their names in the split plan. A file's name tells its rows, so a worker loads it once for all."""
+    return {name: Static(path.name, path) for name, path in files.items()}
 
 
 def plan_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[Node, Schema]:

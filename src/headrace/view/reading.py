@@ -7,7 +7,7 @@ a query gets the kept rows.
 States that fit are kept merged in memory (``resident.py``). A query takes the
 view's lock, folds in what came since the last one, and runs the upper pipeline
 over the columns; inserts take no lock at all: what they append to the store is
-the queue of 000 §4.2.5, and its bound is compaction.
+the queue of 000 §4.2.5, and its bound is compaction (``compaction.py``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from headrace.types import arrow_schema
 from headrace.view.compiled import ContinuousView
 from headrace.view.resident import Resident, Unfoldable, can_reside
 
+Views = Mapping[str, ContinuousView]
+"""Continuous views by their names in lower case, as of one catalog version."""
+
 
 @dataclass(frozen=True)
 class Refresh:
@@ -45,9 +48,8 @@ class Refresh:
 class Answers:
     """The kept results of all continuous views, and their states in memory."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView]) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._views = views
         self._kept: dict[str, Refresh] = {}
         self._locks: dict[str, threading.RLock] = {}
         self._prepared: dict[str, tuple[ContinuousView, query.Prepared]] = {}
@@ -58,13 +60,13 @@ class Answers:
 
     # Reading
 
-    def rows(self, snapshot: Snapshot, view: ContinuousView, *, patient: bool = False) -> pa.Table:
-        """The view's rows as of the snapshot.
+    def rows(self, snapshot: Snapshot, view: ContinuousView, views: Views, *, patient: bool = False) -> pa.Table:
+        """The view's rows as of the snapshot; ``views`` are those there were then.
 
         Raises :class:`~headrace.query.Again` where the state in memory is newer, unless the caller is patient
         enough for the store to merge it.
         """
-        changed = self._changed(snapshot, view)
+        changed = self._changed(snapshot, view, views)
         kept = self._kept.get(view.name)
         if kept is not None and kept.epoch == changed:
             return kept.rows
@@ -73,15 +75,15 @@ class Answers:
             if kept is not None and kept.epoch == changed:
                 return kept.rows
             started = time.perf_counter()
-            rows = self._evaluate(snapshot, view, patient)
+            rows = self._evaluate(snapshot, view, views, patient)
             if kept is None or kept.epoch < changed:
                 self._kept[view.name] = Refresh(changed, rows, time.perf_counter() - started)
             return rows
 
-    def is_fresh(self, snapshot: Snapshot, view: ContinuousView) -> bool:
+    def is_fresh(self, snapshot: Snapshot, view: ContinuousView, views: Views) -> bool:
         """Whether the kept rows are the answer as of the snapshot."""
         kept = self._kept.get(view.name)
-        return kept is not None and kept.epoch == self._changed(snapshot, view)
+        return kept is not None and kept.epoch == self._changed(snapshot, view, views)
 
     def last(self, view: str) -> Refresh | None:
         return self._kept.get(view)
@@ -91,7 +93,8 @@ class Answers:
         with self.lock(view.name):
             self._kept.pop(view.name, None)
             self._prepared.pop(view.name, None)
-            self._residents.pop(view, None)
+            with self._guard:
+                self._residents.pop(view, None)
 
     def lock(self, name: str) -> threading.RLock:
         """Held while a view's resident state is folded into or read."""
@@ -113,14 +116,14 @@ class Answers:
                 live["state", state.name] = resident.table()
         return query.Leaves({}, merges, live, batches)
 
-    def _changed(self, snapshot: Snapshot, view: ContinuousView) -> int:
+    def _changed(self, snapshot: Snapshot, view: ContinuousView, views: Views) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]
-        below = [self._changed(snapshot, self._views[v.lower()]) for v in view.upper_views]
+        below = [self._changed(snapshot, views[v.lower()], views) for v in view.upper_views]
         return max([*(snapshot.last_change(r) for r in relations), *below])
 
-    def _evaluate(self, snapshot: Snapshot, view: ContinuousView, patient: bool) -> pa.Table:
-        views = {("view", v): self.rows(snapshot, self._views[v.lower()], patient=patient) for v in view.upper_views}
-        leaves = replace(self.states(snapshot, view, patient=patient), arrow=views)
+    def _evaluate(self, snapshot: Snapshot, view: ContinuousView, views: Views, patient: bool) -> pa.Table:
+        below = {("view", v): self.rows(snapshot, views[v.lower()], views, patient=patient) for v in view.upper_views}
+        leaves = replace(self.states(snapshot, view, patient=patient), arrow=below)
         self.evaluations += 1
         if self._prepared.get(view.name, (None,))[0] is not view:
             self._prepared[view.name] = (view, query.Prepared(self._runtime, view.plan.upper))
@@ -131,7 +134,7 @@ class Answers:
     def _caught_up(self, snapshot: Snapshot, view: ContinuousView, state: State, patient: bool) -> Resident | None:
         """The state in memory as of the snapshot; None if it cannot be held there."""
         relation = view.relation(state)
-        held = self._residents.setdefault(view, {})
+        held = self._held(view)
         resident = held.get(state.name)
         if resident is None:
             if state.name in held or not can_reside(state):
@@ -154,7 +157,7 @@ class Answers:
         if resident.epoch >= 0 and reading.last_change(relation) <= resident.epoch:
             resident.epoch = max(resident.epoch, reading.epoch)
             return True
-        held = self._residents[view]
+        held = self._held(view)
         try:
             resident.fold(reading.since(relation, resident.epoch, arrow_schema(state.schema)), reading.epoch)
         except Unfoldable:
@@ -165,8 +168,13 @@ class Answers:
             raise
         return True
 
+    def _held(self, view: ContinuousView) -> dict[str, Resident | None]:
+        with self._guard:
+            return self._residents.setdefault(view, {})
+
     def _affordable(self, resident: Resident) -> bool:
-        every = {r for held in list(self._residents.values()) for r in list(held.values()) if r is not None}
+        with self._guard:  # a view that is read for the first time would come in between
+            every = {r for held in self._residents.values() for r in list(held.values()) if r is not None}
         return sum(r.bytes for r in every | {resident}) <= self._runtime.settings.state_memory
 
     # Compaction
@@ -186,7 +194,7 @@ class Answers:
     def merged(self, tx: Transaction, view: ContinuousView, state: State) -> pa.Table:
         """The state's merged rows as of a transaction that will replace its rows by them."""
         relation = view.relation(state)
-        resident = self._residents.get(view, {}).get(state.name)
+        resident = self._held(view).get(state.name)
         if resident is not None and tx.rewritten(relation) <= resident.epoch and self._drain(tx, view, state, resident):
             # Until the rewrite is committed, the rows are those of the epoch before.
             resident.epoch = tx.epoch - 1
@@ -196,6 +204,6 @@ class Answers:
 
     def rewritten(self, view: ContinuousView, state: State, epoch: int) -> None:
         """The rewrite begun by :meth:`merged` was committed in this epoch."""
-        resident = self._residents.get(view, {}).get(state.name)
+        resident = self._held(view).get(state.name)
         if resident is not None and resident.epoch == epoch - 1:
             resident.epoch = epoch

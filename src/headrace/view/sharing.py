@@ -1,27 +1,34 @@
 """Many views on one stream, one pass over each batch (000 Fig. 4.15).
 
-Pipelines that group a stream by the same keys run as one grouping. Which views'
-filters a row passes is a mask, and the mask is one more key: a state takes the
-rows whose mask has its bit, as partial rows like any others. Aggregates that
-several views ask for are computed once.
+Pipelines that group a stream by the same keys, after the same joins with static
+build sides, run as one grouping. Filters that all of them have are applied once;
+which of the others a row passes is a mask, and the mask is one more key: a state
+takes the rows whose mask has its bit, as partial rows like any others. Aggregates
+that several views ask for are computed once. Where the joins are the same and the
+keys are not, the rows are joined once, and every grouping reads those.
 
-Only pipelines straight over the stream are shared, and only where filters and
-keys cannot raise: a row that one view filters out must not fail in another's
-expression. If the shared query fails all the same, every pipeline runs alone.
+Build sides are the same if they are one file, and files of the same rows are
+(``definition.py``). A build side always is the right side of a join, so each row of
+the stream goes through the joins by itself, and a filter on it may stand before or after.
+
+Only pipelines of filters, projections and such joins are shared, and only where
+nothing below the aggregates can raise: a row that one view filters out must not fail
+in another's expression. If the shared query fails all the same, every pipeline runs alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from headrace.catalog import Stream
 from headrace.engine.native_functions import can_raise
-from headrace.engine.plan_sql import native_plan
-from headrace.engine.worker import BATCH, MASK, Part, Pipeline, Shared
+from headrace.engine.plan_sql import native_plan, quote_native
+from headrace.engine.worker import BATCH, JOINED, MASK, Part, Pipeline, Shared, Static
 from headrace.plan.exprs import TRUE, Agg, Call, Case, Column, Expr, Literal, all_of, columns, conjuncts, substitute
-from headrace.plan.nodes import Aggregate, Filter, Project, Scan
-from headrace.types import BIGINT
+from headrace.plan.nodes import Aggregate, Filter, Join, JoinKind, Node, Project, Scan
+from headrace.types import BIGINT, BOOLEAN
 from headrace.view.compiled import InsertPipeline
 
 BITS = 62
@@ -29,13 +36,48 @@ BITS = 62
 
 
 @dataclass(frozen=True)
+class _Probe:
+    """A join of the rows before it with a build side. Equal ones are the same join."""
+
+    kind: JoinKind
+    build: str
+    fields: tuple[str, ...]
+    columns: tuple[Column, ...]
+    condition: Expr
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What lies below a grouping: the joins, the filters, and its columns, in the joins' own columns."""
+
+    probes: tuple[_Probe, ...]
+    filters: tuple[Expr, ...]
+    columns: Mapping[int, Expr]
+
+
+@dataclass(frozen=True)
 class _Grouping:
-    """A pipeline as one grouping over the stream's own columns."""
+    """A pipeline as one grouping over the stream and what it is joined with."""
 
     native: Pipeline
+    probes: tuple[_Probe, ...]
     keys: tuple[Expr, ...]
     aggs: tuple[Agg, ...]
-    condition: Expr
+    filters: tuple[Expr, ...]
+
+
+class _Columns:
+    """One column for a field, whichever pipeline reads it: then equal expressions are equal values."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[_Probe, ...], str, str], Column] = {}
+
+    def of(self, scan: Scan, probes: tuple[_Probe, ...] = (), build: str = "") -> tuple[Column, ...]:
+        """The columns of the stream's scan, or of a build side's that comes after these joins."""
+        return tuple(
+            self._known.setdefault((probes, build, field), Column.fresh(field, column.type))
+            for field, column in zip(scan.fields, scan.scanned, strict=True)
+        )
 
 
 class Sharing:
@@ -55,68 +97,160 @@ class Sharing:
 
 
 def share(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tuple[Shared, ...]:
-    """The groupings that two or more of the pipelines have in common."""
-    own = {f.name: Column.fresh(f.name, f.type) for f in stream.columns}
-    by_keys: dict[tuple[Expr, ...], list[_Grouping]] = {}
+    """What two or more of the pipelines have in common: groupings, and joins below groupings that differ."""
+    known = _Columns()
+    own = known.of(whole := Scan.of("stream", stream.name, stream.columns))
+    scan = replace(whole, scanned=own)
+    alike: dict[tuple[_Probe, ...], dict[tuple[Expr, ...], list[_Grouping]]] = {}
     for pipeline in pipelines:
-        grouping = _over_stream(pipeline, own)
+        grouping = _grouping(pipeline, known)
         if grouping is not None:
-            by_keys.setdefault(grouping.keys, []).append(grouping)
-    groups = [members[i : i + BITS] for members in by_keys.values() for i in range(0, len(members), BITS)]
-    return tuple(_shared(stream, own, members, zone) for members in groups if len(members) > 1)
+            alike.setdefault(grouping.probes, {}).setdefault(grouping.keys, []).append(grouping)
+    found: list[Shared] = []
+    for probes, by_keys in alike.items():
+        groups = [members[i : i + BITS] for members in by_keys.values() for i in range(0, len(members), BITS)]
+        if probes and len(groups) > 1:
+            found += _joined_once(scan, groups, zone)
+        else:
+            found += [_shared(scan, members, zone) for members in groups if len(members) > 1]
+    return tuple(found)
 
 
-def _over_stream(pipeline: InsertPipeline, own: Mapping[str, Column]) -> _Grouping | None:
-    """The pipeline in the stream's columns, if nothing but filters and projections lies between."""
+def _joined_once(stream: Scan, groups: Sequence[Sequence[_Grouping]], zone: str) -> list[Shared]:
+    """Groupings by different keys, over rows that are joined once for all of them."""
+    members = [m for group in groups for m in group]
+    common = _in_all(members)
+    others = [all_of([e for e in m.filters if e not in common]) for m in members]
+    wanted = [*common, *([] if TRUE in others else [_any_of(others)])]
+    probes = members[0].probes
+    read = {c for m in members for e in (*m.keys, *m.aggs, *m.filters) for c in columns(e)}
+    joined = _joined(_narrowed(stream, [*read, *wanted, *(p.condition for p in probes)]), probes)
+    kept = [c for c in joined.output if c in read] or list(joined.output[:1])
+    names = tuple(f"j{i}" for i in range(len(kept)))
+    rows = Filter(joined, all_of(wanted)) if wanted else joined
+    plan = Project(rows, tuple((Column.fresh(n, c.type), c) for n, c in zip(names, kept, strict=True)))
+    over = native_plan(plan, _source, zone=zone)
+    done = Scan("rows", JOINED, names, tuple(kept))
+    rest = [
+        [replace(m, probes=(), filters=tuple(e for e in m.filters if e not in common)) for m in group]
+        for group in groups
+    ]
+    return [replace(_shared(done, group, zone), over=over) for group in rest]
+
+
+def _grouping(pipeline: InsertPipeline, known: _Columns) -> _Grouping | None:
+    """The pipeline in columns it has in common with others, if it can be shared."""
     root = pipeline.plan
     if pipeline.native is None or not isinstance(root, Aggregate):
         return None
-    keys, aggs = [e for _, e in root.keys], [a for _, a in root.aggs]
-    parts: list[Expr] = []
-    node = root.child
-    while isinstance(node, Filter | Project | Scan):
-        if isinstance(node, Filter):
-            parts = [*conjuncts(node.condition), *parts]
-            node = node.child
-            continue
-        below: dict[int, Expr]
-        if isinstance(node, Project):
-            below = {c.id: e for c, e in node.exprs}
-        else:
-            below = {c.id: own[f] for f, c in zip(node.fields, node.scanned, strict=True)}
-        keys = [substitute(e, below) for e in keys]
-        aggs = [_agg(substitute(a, below)) for a in aggs]
-        parts = [substitute(e, below) for e in parts]
-        if isinstance(node, Scan):
-            if any(can_raise(e) for e in (*keys, *parts)):
-                return None
-            return _Grouping(pipeline.native, tuple(keys), tuple(aggs), all_of(parts))
-        node = node.child
-    return None
+    rows = _rows(root.child, pipeline.builds, known)
+    if rows is None:
+        return None
+    keys = tuple(substitute(e, rows.columns) for _, e in root.keys)
+    aggs = tuple(_agg(substitute(a, rows.columns)) for _, a in root.aggs)
+    if any(can_raise(e) for e in (*keys, *rows.filters)):
+        return None
+    return _Grouping(pipeline.native, rows.probes, keys, aggs, rows.filters)
 
 
-def _shared(stream: Stream, own: Mapping[str, Column], members: Sequence[_Grouping], zone: str) -> Shared:
+def _rows(node: Node, builds: Mapping[str, Static], known: _Columns) -> _Rows | None:
+    """The rows of a plan, if nothing but filters, projections and build sides lies over the stream."""
+    if isinstance(node, Scan) and node.kind == "stream":
+        return _Rows((), (), {c.id: own for c, own in zip(node.scanned, known.of(node), strict=True)})
+    if isinstance(node, Join):
+        return _probed(node, builds, known)
+    if not isinstance(node, Filter | Project):
+        return None
+    below = _rows(node.child, builds, known)
+    if below is None:
+        return None
+    if isinstance(node, Filter):
+        passed = (substitute(e, below.columns) for e in conjuncts(node.condition))
+        return replace(below, filters=(*below.filters, *passed))
+    return replace(below, columns={c.id: substitute(e, below.columns) for c, e in node.exprs})
+
+
+def _probed(node: Join, builds: Mapping[str, Static], known: _Columns) -> _Rows | None:
+    side = node.right
+    below = _rows(node.left, builds, known)
+    # What is computed before the join is computed for rows that find no partner, too.
+    if below is None or any(can_raise(e) for e in below.columns.values()):
+        return None
+    if not isinstance(side, Scan) or side.kind != "static" or node.kind == "full":
+        return None
+    build = builds[side.relation].name
+    own = known.of(side, below.probes, build)
+    found = {c.id: mine for c, mine in zip(side.scanned, own, strict=True)}
+    condition = substitute(node.condition, {**below.columns, **found})
+    if can_raise(condition):
+        return None
+    probe = _Probe(node.kind, build, side.fields, own, all_of(sorted(map(_turned, conjuncts(condition)), key=repr)))
+    beside = {} if node.kind in ("semi", "anti") else found
+    return _Rows((*below.probes, probe), below.filters, {**below.columns, **beside})
+
+
+def _turned(part: Expr) -> Expr:
+    """An equality always the same way round."""
+    if isinstance(part, Call) and part.fn == "=":
+        return replace(part, args=tuple(sorted(part.args, key=repr)))
+    return part
+
+
+def _shared(stream: Scan, members: Sequence[_Grouping], zone: str) -> Shared:
+    probes = members[0].probes
     keys = tuple((Column.fresh(f"k{i}", e.type), e) for i, e in enumerate(members[0].keys))
-    conditions = list(dict.fromkeys(m.condition for m in members if m.condition != TRUE))
+    common = _in_all(members)
+    own = [all_of([e for e in m.filters if e not in common]) for m in members]
+    conditions = list(dict.fromkeys(e for e in own if e != TRUE))
     asked: dict[Agg, Column] = {}
     parts = []
-    for member in members:
+    for member, condition in zip(members, own, strict=True):
         columns_of = []
         for agg in member.aggs:
-            if member.condition != TRUE and any(can_raise(a) for a in agg.args):
+            if condition != TRUE and any(can_raise(a) for a in agg.args):
                 # Only rows of this view may be put to the test.
-                agg = replace(agg, filter=all_of([member.condition, *([agg.filter] if agg.filter else [])]))
+                agg = replace(agg, filter=all_of([condition, *([agg.filter] if agg.filter else [])]))
             columns_of.append(asked.setdefault(agg, Column.fresh(f"a{len(asked)}", agg.type)).name)
-        bit = 0 if member.condition == TRUE else 1 << conditions.index(member.condition)
+        bit = 0 if condition == TRUE else 1 << conditions.index(condition)
         parts.append(Part(member.native.state, (*(c.name for c, _ in keys), *columns_of), bit, member.native.schema))
+    if probes and TRUE not in own:
+        # Nobody wants a row that passes none: spare it the joins.
+        common.append(_any_of(conditions))
     mask = ((Column.fresh(MASK, BIGINT), _mask(conditions)),) if conditions else ()
-    read = {c.id for e in (*(e for _, e in (*keys, *mask)), *asked) for c in columns(e)}
-    fields = tuple(name for name, c in own.items() if c.id in read)
-    scan = Scan("stream", stream.name, fields, tuple(own[f] for f in fields))
-    plan = Aggregate(scan, (*keys, *mask), tuple((c, a) for a, c in asked.items()))
-    wide = native_plan(plan, lambda _: BATCH, zone=zone)
-    narrow = native_plan(plan, lambda _: BATCH, zone=zone, narrow=True)
+    exprs = [*(e for _, e in (*keys, *mask)), *asked, *common, *(p.condition for p in probes)]
+    rows = _joined(_narrowed(stream, exprs), probes)
+    if common:
+        rows = Filter(rows, all_of(common))
+    plan = Aggregate(rows, (*keys, *mask), tuple((c, a) for a, c in asked.items()))
+    wide = native_plan(plan, _source, zone=zone)
+    narrow = native_plan(plan, _source, zone=zone, narrow=True)
     return Shared(wide, narrow if narrow != wide else None, tuple(parts))
+
+
+def _narrowed(scan: Scan, exprs: Sequence[Expr]) -> Scan:
+    """The scan with those of its columns that the expressions read."""
+    read = {c.id for e in exprs for c in columns(e)}
+    wanted = [(f, c) for f, c in zip(scan.fields, scan.scanned, strict=True) if c.id in read]
+    return replace(scan, fields=tuple(f for f, _ in wanted), scanned=tuple(c for _, c in wanted))
+
+
+def _joined(rows: Node, probes: Sequence[_Probe]) -> Node:
+    for probe in probes:
+        rows = Join(probe.kind, rows, Scan("static", probe.build, probe.fields, probe.columns), probe.condition)
+    return rows
+
+
+def _source(scan: Scan) -> str:
+    return BATCH if scan.kind == "stream" else quote_native(scan.relation)
+
+
+def _in_all(members: Sequence[_Grouping]) -> list[Expr]:
+    """The filters that all have."""
+    return [e for e in dict.fromkeys(members[0].filters) if all(e in m.filters for m in members)]
+
+
+def _any_of(conditions: Sequence[Expr]) -> Expr:
+    return reduce(lambda a, b: Call(BOOLEAN, "or", (a, b)), dict.fromkeys(conditions))
 
 
 def _mask(conditions: Sequence[Expr]) -> Expr:
