@@ -22,7 +22,7 @@ from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
 from headrace.sql.scope import OutputScope, Scope
 from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
 from headrace.sql.time_windows import Windows, name_fields
-from headrace.types import BIGINT, BOOLEAN, TINYINT, VOID, Type
+from headrace.types import BIGINT, BOOLEAN, STRING, TINYINT, VOID, Type
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,10 @@ class Block:
         if star.args.get("replace") or star.args.get("rename"):
             raise OutsideAlgebra("* with REPLACE or RENAME", position_of(tree))
         qualifier = tree.args["table"].name if isinstance(tree, exp.Column) else None
-        columns = self.scope.star(qualifier, position_of(tree))
+        try:
+            columns = self.scope.star(qualifier, position_of(tree))
+        except SqlError:
+            return self._struct_star(tree)
         left_out = star.args.get("except_") or ()
         for name in left_out:
             if name.name.lower() not in {c.name.lower() for c in columns}:
@@ -200,6 +203,19 @@ class Block:
         if not items:
             raise SqlError("CANNOT_RESOLVE_STAR", "* stands for no column here", position=position_of(tree))
         return items
+
+    def _struct_star(self, tree: exp.Expr) -> list[Item]:
+        """``s.*``, s being no relation but a struct: its fields."""
+        names = [part.name for part in tree.parts[:-1]] if isinstance(tree, exp.Column) else []
+        try:
+            struct = self._bind(exp.column(*reversed(names), quoted=True))
+        except SqlError:
+            struct = Literal(VOID, None)
+        if struct.type.name != "struct" or any(tree.this.args.values()):
+            raise SqlError(
+                "CANNOT_RESOLVE_STAR", f"there is no relation {'.'.join(names)} in FROM", position=position_of(tree)
+            )
+        return [Item(p.name, Call(p.type, "field", (struct, Literal(STRING, p.name))), tree) for p in struct.type.parts]
 
     # GROUP BY
 

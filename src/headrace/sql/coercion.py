@@ -203,11 +203,17 @@ def can_cast(source: Type, target: Type) -> bool | None:
 def can_store(source: Type, target: Type) -> bool | None:
     """Whether INSERT may put ``source`` into a ``target`` column (ANSI store assignment).
 
+    Struct fields go by position, as columns do.
+
     >>> can_store(BIGINT, INT), can_store(STRING, INT), can_store(INT, STRING)
     (True, False, True)
     """
     if source in (target, VOID):
         return True
+    if source.is_nested and target.is_nested:
+        pairs = list(zip(source.parts, target.parts, strict=False))
+        same = source.name == target.name and len(source.parts) == len(target.parts)
+        return same and all(can_store(a.type, b.type) for a, b in pairs)
     if not (source.is_native and target.is_native):
         return None
     if source.is_numeric and target.is_numeric:

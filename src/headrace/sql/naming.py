@@ -23,6 +23,7 @@ from headrace.errors import SqlError
 from headrace.plan.exprs import Literal
 from headrace.sql import literals
 from headrace.sql.functions import CAST_FUNCTIONS, TIME_UNIT_FIRST
+from headrace.sql.tree import dotted
 from headrace.sql.verbatim import TYPED_LITERAL, Verbatim
 from headrace.types import DATE, DOUBLE, FLOAT, TIMESTAMP_NTZ, Type, parse_type
 
@@ -233,6 +234,8 @@ class _Printer:
         return f"TRIM({side} {self.name(chars)} FROM {text})"
 
     def dot(self, node: exp.Expr) -> str:
+        if (parts := dotted(node)) is not None:
+            return parts[-1]
         inner = node.this
         is_window = isinstance(inner, exp.Anonymous) and inner.name.lower() == "window"
         return f"{'window' if is_window else self.name(inner)}.{node.expression.name}"
