@@ -344,28 +344,23 @@ SELECT p.name, p.geo.x AS x, count(*) AS n, count(p.geo) AS g, sum(p.geo.y) AS y
 FROM j WHERE p.geo.x >= 0 OR p.geo IS NULL GROUP BY p.name, p.geo.x;
 
 -- groups of nested values
-SELECT p, tags, count(*) AS n, min(id) AS m FROM j GROUP BY p, tags;
+SELECT p, tags, items, count(*) AS n, min(id) AS m FROM j GROUP BY p, tags, items;
 
--- groups of arrays of structs [spark]
-SELECT items, coalesce(tags, items.sku) AS t, count(*) AS n FROM j GROUP BY items, coalesce(tags, items.sku);
-
--- nested values counted
+-- nested values counted [query]
 SELECT id, count(p) a, count(w) b, count(DISTINCT tags) c, count(DISTINCT p, items) d, count(*) FILTER (WHERE p IS NULL) e
 FROM j GROUP BY id;
 
--- nested values carried
+-- nested values carried [query]
 SELECT q.*, u.spec, u.spec.kind AS kind, u.spec.dims FROM (SELECT id, count(*) AS n FROM j GROUP BY id) q
 LEFT JOIN u ON q.id = u.id;
 
--- nested build side
+-- nested build side [query]
 SELECT u.spec.kind AS k, u.spec, sum(j.p.geo.x) AS x, count(*) AS n FROM j LEFT JOIN u ON j.id = u.id GROUP BY ALL;
 
 -- functions of nested values [spark]
-SELECT size(items) AS s, get(tags, 0) AS t, array_contains(w, 0.5D) AS h, sum(get(items, 1).qty) AS q, count(*) AS n
-FROM j WHERE tags <> array('x') OR p.geo <=> named_struct('x', 1, 'y', 0.25BD) GROUP BY ALL;
-
--- extremes of nested values [spark]
-SELECT id, max(tags) AS a, min(p) AS b, max(items.qty) AS c FROM j GROUP BY id;
+SELECT size(items) AS s, coalesce(tags, items.sku) AS t, array_contains(w, 0.5D) AS h, sum(get(items, 1).qty) AS q,
+count(*) AS n, max(tags) AS m FROM j
+WHERE tags <> array('x') OR p.geo <=> named_struct('x', 1, 'y', 0.25BD) GROUP BY ALL;
 
 -- nested values exploded above [spark]
 SELECT e, sum(n) AS n, max(named_struct('n', n, 'e', e)) AS m

@@ -16,6 +16,7 @@ from headrace.errors import NotYetSupported, SqlError
 from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, substitute, walk
 from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
+from headrace.sql.fields import depth_of
 from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import bind_ordinal, limit_of, sort_key
@@ -163,7 +164,11 @@ class Block:
                 raise OutsideAlgebra("several aliases for one item", position_of(tree))
             if not isinstance(tree, exp.Alias) and has_subquery(tree):
                 raise OutsideAlgebra("a subquery in an item without an alias", position_of(tree))
-            name = tree.alias if isinstance(tree, exp.Alias) else output_name(tree, self._type_of)
+            name = (
+                tree.alias
+                if isinstance(tree, exp.Alias)
+                else output_name(tree, self._type_of, lambda part: depth_of(self._bind(part)))
+            )
             items.append(Item(name, self._bind(inner), inner))
         return items
 

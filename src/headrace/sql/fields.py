@@ -52,6 +52,17 @@ def bind_name(parts: tuple[str, ...], scope: Scope, analyzer: Analyzer, position
     raise unresolved
 
 
+def depth_of(expr: Expr) -> int:
+    """How many fields deep in a column an expression of :func:`bind_name` is."""
+    depth = 0
+    while (isinstance(expr, Call) and expr.fn == "field") or (
+        isinstance(expr, SparkExpr) and expr.template.startswith("{0}.`")
+    ):
+        depth += 1
+        expr = expr.args[0]
+    return depth
+
+
 def bind_field(holder: Expr, name: str, analyzer: Analyzer) -> Expr:
     """A field of a struct; of anything else (an array of structs, a map) it is what Spark says it is."""
     found = holder.type.part(name)
