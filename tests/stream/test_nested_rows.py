@@ -129,9 +129,12 @@ def test_every_type_is_read_back_from_its_spellings(type_: Type, upper: bool) ->
     assert hash(parse_type(type_.sql)) == hash(type_)
 
 
-@settings(max_examples=examples(25))
-@given(columns(), st.sampled_from(["dicts", "tuples", "columns", "arrow", "json", "parquet"]), st.booleans())
-def test_what_goes_into_a_table_comes_out(given: tuple[Type, list[Any]], door: str, long: bool) -> None:
+DOORS = ("dicts", "tuples", "columns", "arrow", "json", "parquet")
+
+
+@settings(max_examples=examples(12))
+@given(columns(), st.booleans())
+def test_what_goes_into_a_table_comes_out(given: tuple[Type, list[Any]], long: bool) -> None:
     type_, values = given
     expected = pa.table({"i": pa.array(range(len(values)), pa.int32()), "v": pa.array(values, type_.arrow)})
     before = tables.TAIL_ROWS
@@ -139,14 +142,16 @@ def test_what_goes_into_a_table_comes_out(given: tuple[Type, list[Any]], door: s
     try:
         with tempfile.TemporaryDirectory() as folder:
             with headrace.connect(f"{folder}/db", engine="native") as db:
-                db.sql(f"CREATE TABLE t (i INT, v {type_.sql})")
-                put(db, door, type_, values, expected, Path(folder))
+                for door in DOORS:
+                    db.sql(f"CREATE TABLE {door} (i INT, v {type_.sql})")
+                    put(db, door, type_, values, expected, Path(folder))
             with headrace.connect(f"{folder}/db", engine="native") as db:
-                found = db.sql("SELECT * FROM t").arrow()
-                assert found.schema.equals(expected.schema)
-                found.validate(full=True)
-                assert repr(rows_in_order(found)) == repr(rows_in_order(expected))
-                assert db.catalog.find("t").columns[1].type == type_
+                for door in DOORS:
+                    found = db.sql(f"SELECT * FROM {door}").arrow()
+                    assert found.schema.equals(expected.schema)
+                    found.validate(full=True)
+                    assert repr(rows_in_order(found)) == repr(rows_in_order(expected)), door
+                    assert db.catalog.find(door).columns[1].type == type_
     finally:
         tables.TAIL_ROWS = before
 
@@ -154,20 +159,20 @@ def test_what_goes_into_a_table_comes_out(given: tuple[Type, list[Any]], door: s
 def put(db: Any, door: str, type_: Type, values: list[Any], whole: pa.Table, folder: Path) -> None:
     rows = list(enumerate(values))
     if door == "dicts":
-        db.insert("t", [{"I": i, "v": v} for i, v in rows])
+        db.insert(door, [{"I": i, "v": v} for i, v in rows])
     elif door == "tuples":
-        db.insert("t", [(i, as_tuples(v, type_)) for i, v in rows])
+        db.insert(door, [(i, as_tuples(v, type_)) for i, v in rows])
     elif door == "columns":
-        db.insert("t", {"i": [i for i, _ in rows], "v": values})
+        db.insert(door, {"i": [i for i, _ in rows], "v": values})
     elif door == "arrow":
-        db.insert("t", whole)
+        db.insert(door, whole)
     elif door == "json":
         lines = "".join(f'{{"i": {i}, "v": {as_json(v, type_)}}}\n' for i, v in rows)
         (folder / "rows.json").write_text(lines, encoding="utf-8")
-        db.copy("t", str(folder / "rows.json"))
+        db.copy(door, str(folder / "rows.json"))
     else:
         pq.write_table(whole, folder / "rows.parquet")
-        db.copy("t", str(folder / "rows.parquet"))
+        db.copy(door, str(folder / "rows.parquet"))
 
 
 ITEMS = "id INT, items ARRAY<STRUCT<sku: STRING, qty: INT>>"

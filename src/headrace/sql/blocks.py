@@ -164,11 +164,8 @@ class Block:
                 raise OutsideAlgebra("several aliases for one item", position_of(tree))
             if not isinstance(tree, exp.Alias) and has_subquery(tree):
                 raise OutsideAlgebra("a subquery in an item without an alias", position_of(tree))
-            name = (
-                tree.alias
-                if isinstance(tree, exp.Alias)
-                else output_name(tree, self._type_of, lambda part: depth_of(self._bind(part)))
-            )
+            named = isinstance(tree, exp.Alias)
+            name = tree.alias if named else output_name(tree, self._type_of, self._depth_of)
             items.append(Item(name, self._bind(inner), inner))
         return items
 
@@ -189,6 +186,9 @@ class Block:
 
     def _type_of(self, tree: exp.Expr) -> Type:
         return self._bind(tree).type
+
+    def _depth_of(self, tree: exp.Expr) -> int:
+        return depth_of(self._bind(tree))
 
     def _star(self, tree: exp.Expr) -> list[Item]:
         star = tree if isinstance(tree, exp.Star) else tree.this
