@@ -126,6 +126,8 @@ STATEMENTS: list[tuple[str, str, str]] = [
     ("CREATE VIEW x AS SELECT w, count(*) FROM nested GROUP BY w", "STATE_TYPE_NOT_SUPPORTED", "without floats"),
     ("CREATE VIEW x AS SELECT count(DISTINCT p.w) FROM nested", "STATE_TYPE_NOT_SUPPORTED", "without floats"),
     ("CREATE VIEW x AS SELECT p.z, count(*) FROM nested GROUP BY p.z", "FIELD_NOT_FOUND", "its fields are a, w"),
+    ("CREATE VIEW x AS SELECT max(nested.p.a.z) FROM nested", "INVALID_EXTRACT_BASE_FIELD_TYPE", "int has no field z"),
+    ("SELECT k.a FROM t", "UNRESOLVED_COLUMN", "k.a"),
     ("CREATE TABLE x (a DECIMAL(39, 2))", "NOT_YET_SUPPORTED", "decimal"),
     ("CREATE TABLE x", "MISSING_COLUMNS", "x"),
     # views the split rules refuse

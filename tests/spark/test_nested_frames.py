@@ -96,6 +96,12 @@ def test_sql_makes_nested_values(db: Any, tmp_path: Path) -> None:
     )
     assert found.columns == ["a", "b", "CAST(p.b AS STRING)", "p.b[0]", "size(p.b)"]
     assert found.rows() == [(1, ["u", None], "[u, null]", "u", 2)] * 2
+    db.table("t").createOrReplaceTempView("names_of_t")
+    items = (
+        "p.A, t.p.b, t.p.b[0], size(t.p.b), CAST(p.a AS INT), -p.a, p.b IS NULL, CAST(p.b AS ARRAY<INT>), p.a + t.id"
+    )
+    theirs = db.spark.sql(f"SELECT {items} FROM names_of_t t").columns
+    assert db.sql(f"SELECT {items} FROM t WHERE id = 2").columns == theirs
     db.sql("CREATE TABLE c AS SELECT p.b AS b, collect_list(struct(id)) AS l FROM t WHERE id < 3 GROUP BY p.b")
     assert [f.type.sql for f in db.catalog.find("c").columns] == ["array<string>", "array<struct<id:int>>"]
     for query in ("map('a', 1) AS m", "array() AS e"):

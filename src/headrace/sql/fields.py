@@ -74,5 +74,7 @@ def bind_field(holder: Expr, name: str, analyzer: Analyzer) -> Expr:
             f"there is no field {name} in {holder.type.sql}",
             hint=f"its fields are {', '.join(p.name for p in holder.type.parts)}",
         )
+    if holder.type.is_native:
+        raise SqlError("INVALID_EXTRACT_BASE_FIELD_TYPE", f"{holder.type.sql} has no field {name}, nor any other")
     template = "{0}." + quote(name).replace("{", "{{").replace("}", "}}")
     return SparkExpr(analyzer.scalar_type(template, (holder.type,)), template, (holder,))
