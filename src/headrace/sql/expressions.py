@@ -5,6 +5,7 @@ has the rules), and whatever is not claimed there becomes text for Spark, typed
 by Spark's own analyzer. Nothing is evaluated.
 
 >>> from sqlglot import parse_one
+>>> from headrace.plan.exprs import Column
 >>> from headrace.sql.verbatim import Verbatim
 >>> from headrace.types import decimal
 >>> class Prices:
