@@ -165,7 +165,7 @@ class Inside:
             FROM (
                 SELECT log.*, coalesce(names.name, whose) AS name, what LIKE 'late %' AS late
                 FROM (
-                    SELECT *, CASE WHEN what <> '' AND what NOT LIKE 'rewrite of %'
+                    SELECT *, CASE WHEN what <> ''
                         THEN regexp_replace(what, '^(state (.*) s[0-9]+|[a-z]+ (.*))$', '\\2\\3') END AS whose
                     FROM log
                 ) AS log LEFT JOIN names ON whose = key

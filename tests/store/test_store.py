@@ -435,3 +435,58 @@ def test_batches_of_many_relations_in_one_commit(path: Path) -> None:
         store.commit(lambda tx: tx.drop_relation("w"))
         store.commit(lambda tx: tx.create_relation("w", PARTS))
         assert content(store, "w") == []
+
+
+def test_rows_since_an_epoch_however_they_were_put(path: Path) -> None:
+    ways = ("append", "append_batches", "both", "append_batches", "append", "replace", "append_batches", "both")
+    stamped: list[tuple[int, int]] = []  # (epoch, n) as they stand in the relation
+    with Store.open(path) as store:
+        store.commit(lambda tx: tx.create_relation("t", PARTS))
+        for n, way in enumerate(ways):
+
+            def put(tx: Transaction, n: int = n, way: str = way, before: Any = tuple(stamped)) -> Any:
+                here = list(before)
+                if way in ("append", "both"):
+                    tx.append("t", parts(("p", n)))
+                    here.append((tx.epoch, n))
+                if way in ("append_batches", "both"):
+                    tx.append_batches({"t": parts(("p", -n))})
+                    here.append((tx.epoch, -n))
+                if way == "replace":
+                    tx.replace("t", parts(("p", 100), ("p", 200)))
+                    here = [(tx.epoch, 100), (tx.epoch, 200)]
+                assert sorted(tx.since("t", tx.epoch - 1, PARTS)["n"].to_pylist()) == sorted(
+                    v for at, v in here if at == tx.epoch
+                )
+                return here
+
+            stamped = store.commit(put)
+            with store.read() as snapshot:
+                for epoch in range(-1, snapshot.epoch + 1):
+                    found = sorted(snapshot.since("t", epoch, PARTS)["n"].to_pylist())
+                    assert found == sorted(v for at, v in stamped if at > epoch), (way, epoch)
+
+
+def test_counts_begin_anew_and_survive_folding(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "FOLD_EVERY", 3)
+
+    def counts(store: Store) -> tuple[dict[str, int], dict[str, int]]:
+        with store.read() as snapshot:
+            return snapshot.counts(), snapshot.counts(since=datetime(2020, 1, 1, tzinfo=UTC))
+
+    with Store.open(path) as store:
+        for n in (1, 10, 100):
+            store.commit(lambda tx, n=n: [tx.count("Stream S", n), tx.count("late v", 1)])
+        assert counts(store)[0] == {"stream s": 111, "late v": 3}
+        store.commit(lambda tx: [tx.count("stream s", 5), tx.forget_count("Stream s"), tx.count("stream s", 7)])
+        assert counts(store) == ({"stream s": 7, "late v": 3},) * 2
+        for _ in range(9):
+            store.commit(lambda tx: tx.count("stream s", 1000))
+        folded = counts(store)
+        assert folded[0] == {"stream s": 9007, "late v": 3}
+        assert folded[1].keys() == {"stream s"} and folded[1]["stream s"] < 9007
+        store.commit(lambda tx: tx.forget_count("late v"))
+    with Store.open(path) as store:
+        assert counts(store)[0] == {"stream s": 9007}
+        with store.read() as snapshot:
+            assert snapshot.epochs(1)[0].counted == {"late v": 0}

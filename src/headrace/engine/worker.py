@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import HeadraceError, StoreError
+from headrace.native import native_query
 from headrace.stream import files
 from headrace.stream.arrow_file import ArrowSlice, read_arrow
 from headrace.stream.csv import CsvOptions
@@ -160,16 +161,10 @@ class Worker:
     def query(self, sql: str, **relations: pa.Table | pa.RecordBatchReader) -> pa.Table:
         """Run native SQL over Arrow relations given by name."""
         with self.cursor() as cursor:
-            for name, rows in relations.items():
-                cursor.register(name, rows)
             try:
-                result = cursor.sql(sql)
-                return pa.table({}) if result is None else result.to_arrow_table()
+                return native_query(cursor, sql, relations)
             except duckdb.Error as error:
                 raise from_duckdb(error) from None
-            finally:
-                for name in relations:
-                    cursor.unregister(name)
 
     def keep_only(self, statics: Sequence[Static]) -> None:
         """Forget all build sides but these: a task's process outlives the databases it worked for."""

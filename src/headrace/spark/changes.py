@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.worker import conform
 from headrace.errors import DataError
+from headrace.native import native_query
 from headrace.spark.inbox import write_whole
 from headrace.spark.published import CHANGES, write_rows
 
@@ -142,7 +143,5 @@ def _weighed(query: str, epoch: int, **given: pa.Table) -> pa.Table:
     for field in ((EPOCH, pa.int64()), (WEIGHT, pa.int32())):
         schema = schema.append(pa.field(*field))
     with duckdb.connect() as cursor:
-        for name, rows in given.items():
-            cursor.register(name, rows)
         text = f"SELECT {names}, {epoch}::BIGINT AS {EPOCH}, w::INTEGER AS {WEIGHT} FROM ({query}) AS _({columns}, w)"
-        return conform(cursor.sql(text).to_arrow_table(), schema)
+        return conform(native_query(cursor, text, given), schema)

@@ -19,9 +19,18 @@ CATALOG = ""
 _TRIM_AT = 256
 
 
+MARKS = r"^(rewrite|filling) of "
+"""What the names of notes about a relation begin with, as a pattern: they say how its rows are kept."""
+
+
 def rewrite_of(relation: str) -> str:
     """The name a relation's rows are rewritten under, whether or not that alters its content."""
     return f"rewrite of {relation}"
+
+
+def filling_of(relation: str) -> str:
+    """The name under which rows go into a relation's own table, not into batches beside it."""
+    return f"filling of {relation}"
 
 
 class Runs:

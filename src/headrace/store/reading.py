@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,9 +15,10 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import StoreError
+from headrace.native import native_query
 from headrace.store.directory import DATABASE, checksum, damaged, fault_of
-from headrace.store.format import identifier, literal
-from headrace.store.ledger import Ledger, rewrite_of
+from headrace.store.format import COUNTED, identifier, literal
+from headrace.store.ledger import MARKS, Ledger, filling_of, rewrite_of
 
 EPOCH_COLUMN = "__epoch"
 """The hidden last column of every stored relation: the epoch a row was written in."""
@@ -109,16 +111,8 @@ class Reading:
 
     def query(self, sql: str, **relations: pa.Table) -> pa.Table:
         """Run DuckDB SQL in this transaction; Arrow tables given by name are relations of it."""
-        for name, rows in relations.items():
-            self.cursor.register(name, rows)
-        try:
-            with self._sound():
-                result = self.cursor.sql(sql)
-                return pa.table({}) if result is None else result.to_arrow_table()
-        finally:
-            for name in relations:
-                with suppress(duckdb.TransactionException):  # the query failed: its own error is the one to tell
-                    self.cursor.unregister(name)
+        with self._sound():
+            return native_query(self.cursor, sql, relations)
 
     def last_change(self, relation: str) -> int:
         """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
@@ -141,9 +135,16 @@ class Reading:
 
     def since(self, relation: str, epoch: int, schema: pa.Schema) -> pa.Table:
         """All rows stamped after an epoch, however they are kept; ``schema`` is the relation's own."""
+        appended = self._appended(relation, epoch, schema)
+        if self._filled(key_of(relation)) <= epoch:
+            return appended
         columns = ", ".join(identifier(name) for name in schema.names)
         rows = self.query(f"SELECT {columns} FROM {self.table(relation)} WHERE {EPOCH_COLUMN} > {epoch}")
-        return pa.concat_tables([rows.cast(schema), self._appended(relation, epoch, schema)])
+        return pa.concat_tables([rows.cast(schema), appended])
+
+    def _filled(self, key: str) -> int:
+        """The epoch that last put rows into the relation's own table, as far as is known."""
+        return max(self._ledger.last_change(mark(key), self.epoch) for mark in (filling_of, rewrite_of))
 
     def whole(self, relation: str, batches: str) -> tuple[str, pa.Table]:
         """The relation as SQL text that reads its appended batches by the name ``batches``, and those batches."""
@@ -204,28 +205,29 @@ class Reading:
     def epochs(self, limit: int = 100) -> list[Epoch]:
         """The most recent epochs, newest first. Far older ones are folded away."""
         found = self._fetch(
-            "SELECT epoch, moment, label, changed FROM book.epochs "
+            "SELECT epoch, moment, label, changed, counted FROM book.epochs "
             f"WHERE epoch > {self.epoch - limit} ORDER BY epoch DESC LIMIT {limit}"
         )
-        counted: dict[int, dict[str, int]] = {}
-        for epoch, what, rows in self._fetch(
-            f"SELECT epoch, what, rows FROM book.counts WHERE epoch > {self.epoch - limit}"
-        ):
-            counted.setdefault(epoch, {})[what] = rows
         return [
-            Epoch(epoch, _START + timedelta(microseconds=at), label, tuple(json.loads(changed)), counted.get(epoch, {}))
-            for epoch, at, label, changed in found
+            Epoch(
+                epoch,
+                _START + timedelta(microseconds=at),
+                label,
+                tuple(name for name in json.loads(changed) if not re.match(MARKS, name)),
+                {entry["what"]: entry["rows"] for entry in json.loads(counted)},
+            )
+            for epoch, at, label, changed, counted in found
         ]
 
     def log(self) -> pa.Table:
         """All epochs that are not folded away: ``epoch``, ``time``, ``label``, and a row for each relation an epoch
         altered or count it added to (``what``), with the ``rows`` counted."""
-        return self.query("""
+        return self.query(f"""
             SELECT epoch, make_timestamptz(moment) AS time, label, what, rows
             FROM book.epochs LEFT JOIN (
                 SELECT epoch, unnest(from_json(changed, '["VARCHAR"]')) AS what, NULL::BIGINT AS rows FROM book.epochs
-                UNION ALL SELECT epoch, what, rows FROM book.counts
-            ) USING (epoch)
+                UNION ALL SELECT epoch, what, rows FROM ({COUNTED})
+            ) USING (epoch) WHERE what IS NULL OR NOT regexp_matches(what, '{MARKS}')
         """)
 
     def counts(self, since: datetime | None = None) -> dict[str, int]:
@@ -234,7 +236,7 @@ class Reading:
         if since is not None:
             moment = (since - _START) // timedelta(microseconds=1)
             recent = f" SEMI JOIN (SELECT epoch FROM book.epochs WHERE moment >= {moment}) USING (epoch)"
-        return dict(self._fetch(f"SELECT what, sum(rows)::BIGINT FROM book.counts{recent} GROUP BY what"))
+        return dict(self._fetch(f"SELECT what, sum(rows)::BIGINT FROM ({COUNTED}){recent} GROUP BY what"))
 
     def created(self, relation: str) -> int:
         """The epoch the relation was made in."""

@@ -163,7 +163,6 @@ class Store:
                     raise
                 root = open_file()
             head = file_format.judge(root, directory, accept_state=accept_state)
-            file_format.complete(root)
             settings = file_format.pin(root, given)
             directory.mark(head)
             segments = dict(root.execute("SELECT file, bytes FROM book.segments").fetchall())

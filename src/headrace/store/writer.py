@@ -23,7 +23,7 @@ import pyarrow as pa
 from headrace.errors import StoreError
 from headrace.store.directory import Directory, Marker, broken
 from headrace.store.durability import BULK_ROWS
-from headrace.store.format import microseconds
+from headrace.store.format import COUNTED, microseconds
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Readers
 from headrace.store.transaction import Transaction, writing
@@ -279,7 +279,7 @@ class Writer:
 
 
 def fold(cursor: duckdb.DuckDBPyConnection, ledger: Ledger) -> int:
-    """Fold old epoch rows into the summaries, which the ledger holds; returns the last epoch folded."""
+    """Fold old epoch rows into the summaries; returns the last epoch folded."""
     last = ledger.epoch - FOLD_EVERY
     sequences = pa.array(
         [{"source": source, "low": low, "high": high} for source, low, high in ledger.sequences()],
@@ -293,13 +293,13 @@ def fold(cursor: duckdb.DuckDBPyConnection, ledger: Ledger) -> int:
     try:
         cursor.register("runs", pa.Table.from_struct_array(sequences))
         cursor.register("last_changes", pa.Table.from_struct_array(changes))
-        cursor.execute(f"DELETE FROM book.epochs WHERE epoch <= {last}")
         cursor.execute("CREATE OR REPLACE TABLE book.sequences AS SELECT * FROM runs")
         cursor.execute("CREATE OR REPLACE TABLE book.changes AS SELECT * FROM last_changes")
         cursor.execute(
             "CREATE OR REPLACE TABLE book.counts AS SELECT what, sum(rows)::BIGINT AS rows, max(epoch) AS epoch "
-            f"FROM book.counts GROUP BY what, CASE WHEN epoch > {last} THEN epoch END"
+            f"FROM ({COUNTED}) WHERE epoch <= {last} GROUP BY what"
         )
+        cursor.execute(f"DELETE FROM book.epochs WHERE epoch <= {last}")
         cursor.execute("COMMIT")
     except BaseException:
         with suppress(duckdb.Error):
