@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SETUP = (
     "CREATE STREAM s (a INT, b STRING, d DATE, p DECIMAL(6,2))",
     "CREATE STREAM strict (a INT NOT NULL, b STRING)",
+    "CREATE STREAM nested (p STRUCT<a: INT, w: ARRAY<DOUBLE>>, w ARRAY<DOUBLE>)",
     "CREATE TABLE t (k INT PRIMARY KEY, v STRING NOT NULL)",
     "INSERT INTO t VALUES (1, 'x'), (0, 'zero')",
     "CREATE VIEW v AS SELECT b, sum(a) AS a, max(d) AS d, sum(p) AS p, count(*) AS c FROM s GROUP BY b",
@@ -120,7 +121,13 @@ STATEMENTS: list[tuple[str, str, str]] = [
     ("SELECT k FROM t UNION ALL SELECT k, v FROM t", "NUM_COLUMNS_MISMATCH", ""),
     ("CREATE VIEW x (p, q) AS SELECT b FROM v", "CREATE_VIEW_COLUMN_ARITY_MISMATCH", "2"),
     ("CREATE TABLE x (a NOTYPE)", "PARSE_SYNTAX_ERROR", "NOTYPE"),
-    ("CREATE TABLE x (a ARRAY<INT>)", "NOT_YET_SUPPORTED", "ARRAY"),
+    ("CREATE TABLE x (a MAP<STRING, INT>)", "NOT_YET_SUPPORTED", "ARRAY<STRUCT<key"),
+    ("CREATE TABLE x (a ARRAY<INT> PRIMARY KEY)", "NOT_YET_SUPPORTED", "plain columns"),
+    ("CREATE VIEW x AS SELECT w, count(*) FROM nested GROUP BY w", "STATE_TYPE_NOT_SUPPORTED", "without floats"),
+    ("CREATE VIEW x AS SELECT count(DISTINCT p.w) FROM nested", "STATE_TYPE_NOT_SUPPORTED", "without floats"),
+    ("CREATE VIEW x AS SELECT p.z, count(*) FROM nested GROUP BY p.z", "FIELD_NOT_FOUND", "its fields are a, w"),
+    ("CREATE VIEW x AS SELECT max(nested.p.a.z) FROM nested", "INVALID_EXTRACT_BASE_FIELD_TYPE", "int has no field z"),
+    ("SELECT k.a FROM t", "UNRESOLVED_COLUMN", "k.a"),
     ("CREATE TABLE x (a DECIMAL(39, 2))", "NOT_YET_SUPPORTED", "decimal"),
     ("CREATE TABLE x", "MISSING_COLUMNS", "x"),
     # views the split rules refuse

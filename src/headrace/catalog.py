@@ -144,7 +144,7 @@ class Catalog:
 
 def to_json(relation: Relation) -> dict[str, Any]:
     """A definition as plain data, for the store."""
-    body: dict[str, Any] = {"columns": [[f.name, f.type.sql, f.nullable] for f in relation.columns]}
+    body: dict[str, Any] = {"columns": [[f.name, f.type.declared, f.nullable] for f in relation.columns]}
     if isinstance(relation, Table):
         body["primary_key"] = list(relation.primary_key)
         if relation.files is not None:

@@ -24,7 +24,7 @@ from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
 from headrace.store import Snapshot, Transaction, writing
 from headrace.stream.intake import stream_count
-from headrace.types import VOID, Field, Schema, arrow_schema
+from headrace.types import MAP_HINT, VOID, Field, Schema, arrow_schema
 from headrace.view import retention
 from headrace.view.compiled import (
     ContinuousView,
@@ -332,11 +332,12 @@ def columns_of(plan: Node, table: str, at: Position) -> Schema:
                 hint="give one an alias",
             )
         seen.add(column.name.lower())
-        if not column.type.is_native or column.type == VOID:
+        if not column.type.is_held or column.type == VOID:
+            example = f"cast it in the query, for example CAST({column.name} AS STRING) AS {column.name}"
             raise NotYetSupported(
                 f"a table column of type {column.type.sql} ({column.name})",
                 position=at,
-                hint=f"cast it in the query, for example CAST({column.name} AS STRING) AS {column.name}",
+                hint=MAP_HINT if "map<" in column.type.sql else example,
             )
     return tuple(Field(c.name, c.type) for c in plan.output)
 

@@ -147,7 +147,7 @@ def _state_rows(db: Database, snapshot: object, view: View) -> int | None:
 
 def describe(db: Database, relation: Relation) -> pa.Table:
     """DESCRIBE: columns and types, then what else a reader of the relation should know."""
-    rows = [(f.name, f.type.sql, "" if f.nullable else "NOT NULL") for f in relation.columns]
+    rows = [(f.name, f.type.declared, "" if f.nullable else "NOT NULL") for f in relation.columns]
     notes: list[tuple[str, str, str]] = [("# kind", kind_of(relation), "")]
     if isinstance(relation, Table) and relation.primary_key:
         notes.append(("# primary key", ", ".join(relation.primary_key), ""))

@@ -23,7 +23,7 @@ from headrace.runtime import Runtime
 from headrace.store import Transaction
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, plan_slices, read_text, resolve
-from headrace.stream.parquet import ParquetPiece, ParquetSlice, first_bad_value, parquet_source
+from headrace.stream.parquet import ParquetPiece, ParquetSlice, first_bad_value, holds_int96, parquet_source
 from headrace.types import TIMESTAMP, VOID, Field, Schema, Type, arrow_schema, from_arrow
 
 MANIFEST = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("changed", pa.int64())])
@@ -155,14 +155,20 @@ def _own_columns(name: str, path: Path, source: FileSource, at: Position) -> Sch
         with pq.ParquetFile(path) as file:
             leaves = [file.schema.column(i) for i in range(file.metadata.num_columns)]
             int96 = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
-            found = [(c.name, TIMESTAMP if c.name in int96 else from_arrow(c.type)) for c in file.schema_arrow]
+            found = [(c.name, _own_type(c, int96)) for c in file.schema_arrow]
     except (pa.ArrowException, OSError) as error:
         raise DataError("PARQUET_UNREADABLE", f"cannot read {path} as Parquet: {error}", position=at) from error
     return tuple(_own_column(path, column, type_, at) for column, type_ in found)
 
 
+def _own_type(column: pa.Field, int96: set[str]) -> Type | None:
+    if holds_int96(column.name, int96):
+        return None if pa.types.is_nested(column.type) else TIMESTAMP
+    return from_arrow(column.type)
+
+
 def _own_column(path: Path, column: str, type_: Type | None, at: Position) -> Field:
-    if type_ is None or type_ == VOID:
+    if type_ is None or type_ == VOID or not type_.is_held:
         raise NotYetSupported(
             f"the type of column {column} of {path}", position=at, hint="list the columns to be read, without it"
         )

@@ -261,8 +261,9 @@ def size_of(snapshot: Snapshot, view: ContinuousView, state: State) -> tuple[int
     """A stored state's rows, those of them that came after its last merge, and the bytes of all values."""
     relation = view.relation(state)
     _, batches = snapshot.whole(relation, "batches")
-    lengths = {"string": "strlen", "binary": "octet_length"}
-    texts = [f"{lengths[f.type.name]}({quote_native(f.name)})" for f in state.schema if f.type.name in lengths]
+    lengths = {"string": "strlen({})", "binary": "octet_length({})"}
+    lengths |= dict.fromkeys(("array", "struct"), "strlen(CAST({} AS VARCHAR))")
+    texts = [lengths[f.type.name].format(quote_native(f.name)) for f in state.schema if f.type.name in lengths]
     fixed = sum(_width(f) for f in state.schema)
     sized = " + ".join([f"count(*) * {fixed}", *(f"coalesce(sum({t}), 0)" for t in texts)])
     # A merge stamps all its rows with its own epoch; whatever is younger was appended since, and so was every batch.
@@ -278,8 +279,8 @@ def size_of(snapshot: Snapshot, view: ContinuousView, state: State) -> tuple[int
 
 
 def _width(field: Field) -> int:
-    arrow = field.type.arrow
-    return 0 if field.type.name in ("string", "binary") else max(1, arrow.bit_width // 8)
+    varies = field.type.name in ("string", "binary") or field.type.is_nested
+    return 0 if varies else max(1, field.type.arrow.bit_width // 8)
 
 
 def _by_label(state: State) -> Schema:

@@ -21,6 +21,7 @@ from headrace.engine.places import Choice
 from headrace.engine.tasks import Progress
 from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, Position
 from headrace.file_tables import refuse_rows
+from headrace.frames import NULL_MARK, conform_frame
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.store import Transaction
@@ -28,8 +29,8 @@ from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader, stream_count
 from headrace.stream.parquet import first_bad_value, parquet_source
-from headrace.stream.rows import match_columns, to_arrow
-from headrace.types import Field, Schema, arrow_schema, quote
+from headrace.stream.rows import to_arrow
+from headrace.types import Field, Schema, arrow_schema
 from headrace.view import retention
 from headrace.view.compaction import Compaction
 from headrace.view.compiled import ContinuousView, InsertPipeline
@@ -304,39 +305,6 @@ def _is_frame(data: Any) -> bool:
     return type(data).__module__.startswith("pyspark.") and hasattr(data, "mapInArrow")
 
 
-def conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
-    """The DataFrame with the target's columns in order; every column that does not fit is named.
-
-    A NULL in a NOT NULL column fails where the row is read: the frame is run only once.
-    """
-    from pyspark.sql.functions import coalesce, lit, raise_error
-
-    from headrace.sql.coercion import can_store
-    from headrace.types import from_spark
-
-    fields = frame.schema.fields
-    selected = []
-    misfits = []
-    for column, at in zip(target.columns, match_columns(frame.columns, target.columns), strict=True):
-        given = fields[at]
-        found = from_spark(given.dataType.simpleString())
-        if found != column.type and not can_store(found, column.type):
-            misfits.append(f"column {column.name} is {column.type.sql}, but the DataFrame has {found.sql}")
-            continue
-        item = frame[quote(given.name)]
-        item = item if found == column.type else item.cast(column.type.sql)
-        if given.nullable and not column.nullable:
-            failure = raise_error(lit(f"{_NULL_MARK} column {column.name}: NULL in a NOT NULL column"))
-            item = coalesce(item, failure.cast(column.type.sql))
-        selected.append(item.alias(column.name))
-    if misfits:
-        raise DataError("INSERT_TYPE_MISMATCH", "; ".join(misfits), hint="cast it first")
-    return frame.select(*selected)
-
-
-_NULL_MARK = "NULL_IN_NOT_NULL:"
-
-
 @contextmanager
 def _spark_failures() -> Iterator[None]:
     """What Spark raises while it reads a DataFrame's rows, as Headrace's errors."""
@@ -346,7 +314,7 @@ def _spark_failures() -> Iterator[None]:
         yield
     except (PySparkException, HeadraceError) as error:
         failure = error if isinstance(error, HeadraceError) else from_spark(error)
-        _, mark, message = failure.message.partition(_NULL_MARK)
+        _, mark, message = failure.message.partition(NULL_MARK)
         if mark:
             raise DataError("NULL_IN_NOT_NULL", message.strip(), hint="give a value") from None
         raise failure from None

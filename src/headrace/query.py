@@ -66,9 +66,7 @@ class Prepared:
     def __init__(self, runtime: Runtime, plan: Node) -> None:
         self.plan = plan
         self.scans = [n for n in walk_plan(plan) if isinstance(n, Scan)]
-        self.schema = pa.schema(
-            [pa.field(c.name, c.type.arrow if c.type.is_native else pa.null()) for c in plan.output]
-        )
+        self.schema = pa.schema([pa.field(c.name, c.type.arrow if c.type.is_held else pa.null()) for c in plan.output])
         self.by_spark = False
         """Whether some value turned out to be Spark's business."""
         self._runtime = runtime

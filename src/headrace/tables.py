@@ -19,6 +19,7 @@ from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import DataError
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
+from headrace.stream.nested import first_hole, is_strict
 from headrace.types import arrow_schema
 
 TAIL_ROWS = 65_536
@@ -133,6 +134,11 @@ def check_not_null(table: Table, rows: pa.Table) -> None:
                 f"row {int(nulls.argmax()) + 1}: {table.name}.{column.name} is declared NOT NULL, but is NULL",
                 hint="give a value",
             )
+        for chunk in rows.column(column.name).chunks if is_strict(column.type) else ():
+            if (hole := first_hole(chunk, column.type, f"{table.name}.{column.name}")) is not None:
+                raise DataError(
+                    "NULL_IN_NOT_NULL", f"{hole[1]} is declared NOT NULL, but is NULL in a row", hint="give a value"
+                )
 
 
 def _check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> None:

@@ -9,28 +9,38 @@ them); the two convert into each other without loss:
 >>> parse_type("BIGINT") is BIGINT, from_arrow(pa.int64()) is BIGINT
 (True, True)
 
-A type outside Headrace's own list (an array, a struct) is carried by name:
-only Spark SQL may touch its values.
+Arrays and structs hold other types, in any depth. Headrace *holds* their values
+(``is_held``: in columns, tables and states), but the native engine *computes* with
+the types of plain values only (``is_native``): of a struct it takes fields, the rest
+is Spark SQL's. A type outside Headrace's own list (a map, an interval inside an
+array) is carried by name: only Spark SQL may touch its values.
+
+>>> parse_type("ARRAY<STRUCT<a INT, `b c`: STRING>>").sql
+'array<struct<a:int,`b c`:string>>'
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 MAX_PRECISION = 38
+_DOUBLE = '"'
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A Spark SQL type. Compare with ``==``; build decimals with :func:`decimal`."""
+    """A Spark SQL type. Compare with ``==``; build it with :func:`decimal`, :func:`array`, :func:`struct`."""
 
     name: str
     precision: int = 0
     scale: int = 0
     ddl: str = ""
+    parts: tuple[Part, ...] = field(default=(), repr=False)
+    """An array's element, a struct's fields."""
 
     @property
     def sql(self) -> str:
@@ -40,10 +50,28 @@ class Type:
         return self.ddl or self.name
 
     @property
+    def declared(self) -> str:
+        """The same with the NOT NULLs of struct fields, which a column declares but which make no other type.
+
+        >>> nested = parse_type("struct<a: int not null>")
+        >>> nested.declared, nested.sql, nested == parse_type("struct<a int>")
+        ('struct<a:int NOT NULL>', 'struct<a:int>', True)
+        """
+        if self.name == "array":
+            return f"array<{self.element.declared}>"
+        if self.name == "struct":
+            return f"struct<{','.join(p.declared for p in self.parts)}>"
+        return self.sql
+
+    @property
     def duckdb(self) -> str:
         """The type as the native engine spells it."""
         if self.name == "decimal":
             return f"DECIMAL({self.precision},{self.scale})"
+        if self.name == "array":
+            return f"{self.element.duckdb}[]"
+        if self.name == "struct":
+            return f"STRUCT({', '.join(quote(p.name, _DOUBLE) + ' ' + p.type.duckdb for p in self.parts)})"
         return _DUCKDB[self.name]
 
     @property
@@ -51,12 +79,42 @@ class Type:
         """The Arrow type rows of this type travel in."""
         if self.name == "decimal":
             return pa.decimal128(self.precision, self.scale)
+        if self.name == "array":
+            return pa.list_(pa.field("element", self.element.arrow))
+        if self.name == "struct":
+            return pa.struct([pa.field(p.name, p.type.arrow) for p in self.parts])
         return _ARROW[self.name]
 
     @property
+    def element(self) -> Type:
+        """The type of an array's elements."""
+        return self.parts[0].type
+
+    def part(self, name: str) -> Part | None:
+        """The field of a struct of that name, in any case."""
+        return next((p for p in self.parts if self.name == "struct" and p.name.lower() == name.lower()), None)
+
+    @property
     def is_native(self) -> bool:
-        """Whether Headrace itself may hold values of this type (else only Spark does)."""
+        """Whether the native engine computes with values of this type (else only Spark does)."""
         return self.name == "decimal" or self.name in _ARROW
+
+    @property
+    def is_held(self) -> bool:
+        """Whether Headrace may hold values of this type: in columns, tables and states."""
+        return all(p.type.is_held and p.type != VOID for p in self.parts) if self.parts else self.is_native
+
+    @property
+    def is_nested(self) -> bool:
+        return self.name in ("array", "struct")
+
+    @property
+    def is_groupable(self) -> bool:
+        """Whether values are equal to the native engine exactly where they are to Spark.
+
+        Floats are if they stand alone; inside an array or struct each has rules of its own for them.
+        """
+        return all(p.type.is_groupable and not p.type.is_float for p in self.parts) if self.parts else self.is_native
 
     @property
     def is_integer(self) -> bool:
@@ -80,6 +138,19 @@ class Type:
 
     def __str__(self) -> str:
         return self.sql
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A field of a struct, or an array's element."""
+
+    name: str
+    type: Type
+    nullable: bool = field(default=True, compare=False)
+
+    @property
+    def declared(self) -> str:
+        return f"{_spelled(self.name)}:{self.type.declared}{'' if self.nullable else ' NOT NULL'}"
 
 
 BOOLEAN = Type("boolean")
@@ -108,6 +179,16 @@ COLUMN_TYPES = (BOOLEAN, *INTEGERS, FLOAT, DOUBLE, STRING, BINARY, DATE, TIMESTA
 def decimal(precision: int, scale: int = 0) -> Type:
     """``decimal(precision, scale)``; Spark's bounds are checked by whoever parses user text."""
     return Type("decimal", precision, scale)
+
+
+def array(element: Type) -> Type:
+    """``array<element>``."""
+    return Type("array", ddl=f"array<{element.sql}>", parts=(Part("element", element),))
+
+
+def struct(*parts: Part) -> Type:
+    """``struct<name:type,…>``; the names must differ in more than case."""
+    return Type("struct", ddl=f"struct<{','.join(f'{_spelled(p.name)}:{p.type.sql}' for p in parts)}>", parts=parts)
 
 
 def other(ddl: str) -> Type:
@@ -158,21 +239,119 @@ _ALIASES = {
     "timestampltz": TIMESTAMP,
     "timestampntz": TIMESTAMP_NTZ,
 }
-_DECIMAL = re.compile(r"(?:decimal|dec|numeric)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?$")
+_DECIMAL = ("decimal", "dec", "numeric")
+_TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|('(?:[^'\\]|\\.)*')|([<>(),:]))", re.DOTALL)
 
 
 def parse_type(text: str) -> Type | None:
     """The type a DDL text names, ``None`` if Headrace has no such column type.
 
-    >>> parse_type("decimal"), parse_type("DECIMAL(5)"), parse_type("array<int>")
+    >>> parse_type("decimal"), parse_type("DECIMAL(5)"), parse_type("map<int,int>")
     (Type(name='decimal', precision=10, scale=0, ddl=''), Type(name='decimal', precision=5, scale=0, ddl=''), None)
     """
-    text = text.strip().lower()
-    if match := _DECIMAL.match(text):
-        precision = int(match[1] or 10)
-        scale = int(match[2] or 0)
-        return decimal(precision, scale) if 1 <= precision <= MAX_PRECISION and scale <= precision else None
-    return _BY_NAME.get(text) or _ALIASES.get(text)
+    if plain := _BY_NAME.get(text) or _ALIASES.get(text):
+        return plain
+    tokens: list[tuple[str, str]] = []
+    at, text = 0, text.rstrip()
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            return None
+        quoted, word, comment, mark = found.groups()
+        if quoted:
+            tokens.append(("name", quoted.replace("``", "`")))
+        else:
+            tokens.append(("word", word) if word else ("mark", mark or comment))
+        at = found.end()
+    reader = _TypeReader(tokens)
+    try:
+        type_ = reader.type()
+    except _NoType:
+        return None
+    return type_ if reader.done else None
+
+
+class _NoType(Exception):
+    """The text names no type Headrace has."""
+
+
+class _TypeReader:
+    """Reads types from tokens: (kind, text), a kind being ``name`` (quoted), ``word`` or ``mark``."""
+
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    @property
+    def done(self) -> bool:
+        return self._at == len(self._tokens)
+
+    def type(self) -> Type:
+        word = self._take("word").lower()
+        if word == "array":
+            self._expect("<")
+            element = self.type()
+            self._expect(">")
+            return array(element)
+        if word == "struct":
+            return self._struct()
+        if word in _DECIMAL:
+            return self._decimal()
+        found = _BY_NAME.get(word) or _ALIASES.get(word)
+        if found is None:
+            raise _NoType
+        return found
+
+    def _struct(self) -> Type:
+        self._expect("<")
+        parts: list[Part] = []
+        while not parts or self._next_is(","):
+            name = self._take("word", "name")
+            self._next_is(":")
+            type_ = self.type()
+            nullable = not self._next_is("not")
+            if not nullable:
+                self._expect("null")
+            if self._next_is("comment"):
+                self._take("mark")
+            if name.lower() in (p.name.lower() for p in parts):
+                raise _NoType
+            parts.append(Part(name, type_, nullable))
+        self._expect(">")
+        return struct(*parts)
+
+    def _decimal(self) -> Type:
+        precision, scale = 10, 0
+        if self._next_is("("):
+            precision = self._number()
+            if self._next_is(","):
+                scale = self._number()
+            self._expect(")")
+        if not 1 <= precision <= MAX_PRECISION or scale > precision:
+            raise _NoType
+        return decimal(precision, scale)
+
+    def _number(self) -> int:
+        text = self._take("word")
+        if not text.isdecimal():
+            raise _NoType
+        return int(text)
+
+    def _take(self, *kinds: str) -> str:
+        if self.done or self._tokens[self._at][0] not in kinds:
+            raise _NoType
+        self._at += 1
+        return self._tokens[self._at - 1][1]
+
+    def _next_is(self, text: str) -> bool:
+        if self.done or self._tokens[self._at][0] == "name" or self._tokens[self._at][1].lower() != text:
+            return False
+        self._at += 1
+        return True
+
+    def _expect(self, text: str) -> None:
+        if not self._next_is(text):
+            raise _NoType
 
 
 def from_spark(ddl: str) -> Type:
@@ -181,6 +360,16 @@ def from_spark(ddl: str) -> Type:
         months = "month" in ddl or "year" in ddl
         return Type("interval_month" if months else "interval_time", ddl=ddl)
     return parse_type(ddl) or other(ddl)
+
+
+def of_spark(data: Any) -> Type:
+    """The type a PySpark ``DataType`` is: its text does not quote the names of struct fields."""
+    kind = data.typeName()
+    if kind == "array":
+        return array(of_spark(data.elementType))
+    if kind == "struct" and data.fields:
+        return struct(*(Part(f.name, of_spark(f.dataType), f.nullable) for f in data.fields))
+    return from_spark(data.simpleString())
 
 
 def from_arrow(arrow: pa.DataType) -> Type | None:
@@ -213,7 +402,22 @@ def from_arrow(arrow: pa.DataType) -> Type | None:
         return TIMESTAMP_NTZ if arrow.tz is None else TIMESTAMP
     if t.is_null(arrow):
         return VOID
+    if is_list(arrow):
+        element = from_arrow(arrow.value_type)
+        return None if element is None else array(element)
+    if t.is_struct(arrow):
+        found = [(f.name, from_arrow(f.type)) for f in arrow]
+        parts = tuple(Part(name, type_) for name, type_ in found if type_ is not None)
+        distinct = {p.name.lower() for p in parts}
+        return struct(*parts) if parts and len(distinct) == len(found) else None
     return None
+
+
+def is_list(arrow: pa.DataType) -> bool:
+    """Whether an Arrow type is a list, of whatever layout."""
+    t = pa.types
+    usual = t.is_list(arrow) or t.is_large_list(arrow) or t.is_fixed_size_list(arrow)
+    return bool(usual or t.is_list_view(arrow) or t.is_large_list_view(arrow))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +430,9 @@ class Field:
 
 
 Schema = tuple[Field, ...]
+
+MAP_HINT = "use an array of structs: ARRAY<STRUCT<key: …, value: …>> (in a query, map_entries makes one of a map)"
+"""What to do where a map cannot be held."""
 
 
 def arrow_schema(fields: Schema) -> pa.Schema:
@@ -242,10 +449,15 @@ def ddl(fields: Schema) -> str:
     return ", ".join(f"{quote(f.name)} {f.type.sql}{'' if f.nullable else ' NOT NULL'}" for f in fields)
 
 
-def quote(name: str) -> str:
-    """An identifier in Spark's quoting.
+def quote(name: str, mark: str = "`") -> str:
+    """An identifier in Spark's quoting (or in the native engine's, whose mark is another).
 
-    >>> quote("a`b")
-    '`a``b`'
+    >>> quote("a`b"), quote("a`b", '"')
+    ('`a``b`', '"a`b"')
     """
-    return "`" + name.replace("`", "``") + "`"
+    return mark + name.replace(mark, mark + mark) + mark
+
+
+def _spelled(name: str) -> str:
+    """A struct field's name in DDL: quoted where it has to be."""
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else quote(name)

@@ -188,10 +188,18 @@ def assert_same(found: Rows, expected: Rows, *, ordered: bool = False, where: st
 
 
 def _exact(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        "NaN" if isinstance(v, float) and math.isnan(v) else v + 0.0 if v == 0.0 and isinstance(v, float) else v
-        for v in row
-    )
+    return tuple(map(_hashable, row))
+
+
+def _hashable(value: Any) -> Any:
+    """A value that equals another where the two are the same: NaN is itself, zero has no sign, lists are tuples."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    if isinstance(value, list | tuple):
+        return ("[]", *map(_hashable, value))
+    if isinstance(value, dict):
+        return tuple((name, _hashable(v)) for name, v in value.items())
+    return value
 
 
 def _order(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -203,4 +211,6 @@ def _close(a: Any, b: Any) -> bool:
         return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
     if isinstance(a, Decimal) and isinstance(b, Decimal):
         return a == b and a.as_tuple().exponent == b.as_tuple().exponent
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_close, a, b))
     return type(a) is type(b) and bool(a == b)

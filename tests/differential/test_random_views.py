@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from conftest import examples
 
-S = "k INT, g STRING, x INT, y BIGINT, d DECIMAL(12,3), f DOUBLE, b BOOLEAN, day DATE"
+S = "k INT, g STRING, x INT, y BIGINT, d DECIMAL(12,3), f DOUBLE, b BOOLEAN, day DATE, \
+p STRUCT<a: INT, l: ARRAY<STRING>>"
 R = "k INT, g STRING, x INT"
 T = "id INT, name STRING, w DECIMAL(5,1)"
 
@@ -34,7 +35,8 @@ floats = maybe(st.sampled_from([0.0, -0.0, 1.5, -2.25, 1e-3, 1e12, float("inf"),
 days = maybe(
     st.dates(min_value=__import__("datetime").date(1900, 1, 1), max_value=__import__("datetime").date(2100, 1, 1))
 )
-s_rows = st.lists(st.tuples(ints, text, ints, wide, decimals, floats, maybe(st.booleans()), days), max_size=25)
+nested = maybe(st.fixed_dictionaries({"a": ints, "l": maybe(st.lists(text, max_size=2))}))
+s_rows = st.lists(st.tuples(ints, text, ints, wide, decimals, floats, maybe(st.booleans()), days, nested), max_size=25)
 r_rows = st.lists(st.tuples(ints, text, ints), max_size=10)
 t_rows = st.lists(
     st.tuples(ints, text, maybe(st.sampled_from([Decimal("1.5"), Decimal("-2.0"), Decimal("0.0")]))), max_size=6
@@ -49,12 +51,25 @@ predicates = st.sampled_from(
         "NOT EXISTS (SELECT 1 FROM t WHERE t.id < s.x AND t.name = s.g) AND s.x > 0",
         "s.x > (SELECT min(id) FROM t)", "s.x >= (SELECT count(w) FROM t WHERE t.id = s.k)",
         "s.b OR EXISTS (SELECT 1 FROM t WHERE t.id = s.k)",
+        "s.p.a > 0 OR s.p.l IS NULL",
         "CASE WHEN s.b THEN s.x > 1 ELSE s.k > 1 END", "length(s.g) > 1 OR s.day >= DATE '2000-01-01'",
     ]
 )  # fmt: skip
 keys = st.lists(
     st.sampled_from(
-        ["s.g", "s.k", "s.b", "s.k + 1", "upper(substring(s.g, 1, 1))", "s.x % 3", "year(s.day)", "s.g IS NULL", "s.f"]
+        [
+            "s.g",
+            "s.k",
+            "s.b",
+            "s.k + 1",
+            "upper(substring(s.g, 1, 1))",
+            "s.x % 3",
+            "year(s.day)",
+            "s.g IS NULL",
+            "s.f",
+            "s.p",
+            "s.p.a",
+        ]
     ),
     max_size=3,
     unique=True,
@@ -66,7 +81,8 @@ aggregates = st.lists(
             "sum(s.f)", "min(s.f)", "max(s.f)", "min(s.g)", "max(s.d)", "max(s.day)", "min(s.b)", "bool_and(s.b)",
             "bool_or(s.x > 2)",
             "stddev(s.x)", "var_pop(s.d)", "count(DISTINCT s.g)", "count(DISTINCT s.x, s.g)", "sum(s.x * 2 - s.k)",
-            "sum(s.d * s.d)", "count(*) FILTER (WHERE s.x > 1)", "max(length(s.g))", "sum(s.d) + count(*)",
+            "sum(s.d * s.d)", "count(*) FILTER (WHERE s.x > 1)", "max(length(s.g))", "sum(s.p.a)",
+            "count(DISTINCT s.p.l)", "sum(s.d) + count(*)",
         ]
     ),
     min_size=1,

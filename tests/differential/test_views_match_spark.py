@@ -43,6 +43,33 @@ T_ROWS = [
 T = ("id INT, name STRING, w DECIMAL(5,1)", T_ROWS)
 
 R = ("g STRING, y INT", [("a", 3), ("b", None), (None, 4), ("zz", 1), ("a", 9), ("", 2)])
+J = "id INT, p STRUCT<name: STRING, geo: STRUCT<x: INT, y: DECIMAL(6,2)>, at: TIMESTAMP>, tags ARRAY<STRING>, \
+items ARRAY<STRUCT<sku: STRING, qty: INT>>, w ARRAY<DOUBLE>"
+
+
+def _nested_row(i: int) -> tuple[Any, ...]:
+    null = lambda v, every: None if i % every == 0 else v  # noqa: E731
+    geo = null({"x": null(i % 3, 4), "y": null(Decimal(i % 7) / 4, 5)}, 6)
+    at = null(dt.datetime(2020, 1, 1, i % 3, tzinfo=dt.UTC), 7)
+    items = [null({"sku": null("abc"[n], 5), "qty": null(i % 3 + n, 4)}, 8) for n in range(i % 4)]
+    return (
+        null(i % 4, 9),
+        null({"name": null("ab"[i % 2], 5), "geo": geo, "at": at}, 8),
+        null([null("xyz"[n], 5) for n in range(i % 4)], 7),
+        null(items, 9),
+        null([0.5, -0.0, float("nan"), None][: i % 5], 6),
+    )
+
+
+J_ROWS = [_nested_row(i) for i in range(1, 61)]
+U_ROWS = [
+    (0, {"kind": "flat", "dims": [1, 2]}),
+    (1, {"kind": None, "dims": [None, 3]}),
+    (2, None),
+    (2, {"kind": "long", "dims": []}),
+    (3, {"kind": "none", "dims": None}),
+]
+U = ("id INT, spec STRUCT<kind: STRING, dims: ARRAY<INT>>", U_ROWS)
 SCHEDULES = [Schedule(), Schedule(cuts=(7, 8, 20, 33, 59), created_after=3)]
 
 
@@ -60,6 +87,8 @@ def case(view: str) -> Case:
     streams = {"s": (S, ROWS)}
     if re.search(r"\bFROM r\b", view):
         streams["r"] = R
+    if re.search(r"\bFROM j\b", view):
+        return Case(view, {"j": (J, J_ROWS)}, {"u": U})
     return Case(view, streams, {"t": T})
 
 

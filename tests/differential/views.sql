@@ -338,3 +338,30 @@ SELECT window.start AS a, count(*) n FROM s GROUP BY window(ts, '5 hours', '2 ho
 
 -- windows with an offset [query]
 SELECT window.start AS a, window.end AS e, count(*) n FROM s GROUP BY window(ts, '6 hours', '6 hours', '45 minutes');
+
+-- struct fields
+SELECT p.name, p.geo.x AS x, count(*) AS n, count(p.geo) AS g, sum(p.geo.y) AS y, max(p.at) AS at, count(DISTINCT p.at) d
+FROM j WHERE p.geo.x >= 0 OR p.geo IS NULL GROUP BY p.name, p.geo.x;
+
+-- groups of nested values
+SELECT p, tags, items, count(*) AS n, min(id) AS m FROM j GROUP BY p, tags, items;
+
+-- nested values counted [query]
+SELECT id, count(p) a, count(w) b, count(DISTINCT tags) c, count(DISTINCT p, items) d, count(*) FILTER (WHERE p IS NULL) e
+FROM j GROUP BY id;
+
+-- nested values carried [query]
+SELECT q.*, u.spec, u.spec.kind AS kind, u.spec.dims FROM (SELECT id, count(*) AS n FROM j GROUP BY id) q
+LEFT JOIN u ON q.id = u.id;
+
+-- nested build side [query]
+SELECT u.spec.kind AS k, u.spec, sum(j.p.geo.x) AS x, count(*) AS n FROM j LEFT JOIN u ON j.id = u.id GROUP BY ALL;
+
+-- functions of nested values [spark]
+SELECT size(items) AS s, coalesce(tags, items.sku) AS t, array_contains(w, 0.5D) AS h, sum(get(items, 1).qty) AS q,
+count(*) AS n, max(tags) AS m FROM j
+WHERE tags <> array('x') OR p.geo <=> named_struct('x', 1, 'y', 0.25BD) GROUP BY ALL;
+
+-- nested values exploded above [spark]
+SELECT e, sum(n) AS n, max(named_struct('n', n, 'e', e)) AS m
+FROM (SELECT tags, count(*) AS n FROM j GROUP BY tags) LATERAL VIEW explode(tags) x AS e GROUP BY e;

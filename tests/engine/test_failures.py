@@ -13,7 +13,7 @@ from headrace.engine.failures import NativeCannot, from_duckdb, from_spark
 from headrace.engine.native_sql import NotNative, native
 from headrace.errors import ExecutionError
 from headrace.plan.exprs import Expr, SparkExpr
-from headrace.types import BIGINT, BINARY, DATE, DOUBLE, INT, STRING, TIMESTAMP, decimal, other
+from headrace.types import BIGINT, BINARY, BOOLEAN, DATE, DOUBLE, INT, STRING, TIMESTAMP, array, decimal, other
 
 
 def failure(sql: str) -> ExecutionError:
@@ -99,7 +99,10 @@ def test_other_python_errors_are_named_too() -> None:
         (SparkExpr(INT, "ascii({0})", (col("a", STRING),)), "only Spark knows"),
         (call(INT, "levenshtein", col("a", STRING), col("a", STRING)), "levenshtein"),
         (cast(BINARY, col("a", BIGINT)), "cast of bigint to binary"),
-        (col("a", other("array<int>")), "array<int>"),
+        (col("a", other("array<map<int,int>>")), "array<map<int,int>>"),
+        (call(BOOLEAN, "=", col("a", array(INT)), col("b", array(INT))), "= of array<int>"),
+        (call(BOOLEAN, "<=>", col("a", array(DOUBLE)), col("b", array(DOUBLE))), "<=> of array<double>"),
+        (cast(STRING, col("a", array(INT))), "cast of array<int>"),
         (call(DATE, "to_date", col("a", STRING), lit(STRING, "yyyy")), "format"),
         (call(decimal(38, 6), "/", col("a", decimal(38, 10)), col("b", decimal(38, 10))), "quotient"),
     ],

@@ -32,8 +32,11 @@ from headrace.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     YEAR_MONTH,
+    Part,
     Type,
+    array,
     decimal,
+    struct,
 )
 
 Cases = list[tuple[str, Expr]]
@@ -279,6 +282,51 @@ def groups() -> Iterator[tuple[str, pa.Table, Cases]]:
     strings = some(STRING, None, "1", "42", "x", "7")
     yield "guarded", product(a=some(INT, None, 0, 1, 7), b=some(INT, None, 0, 1, 2), s=strings), guarded()
     yield "averages", _sums(), averages()
+    yield "structs", _structs(), structs()
+
+
+INNER = struct(Part("n", INT), Part("d", decimal(5, 2)), Part("it's", array(STRING)))
+OUTER = struct(Part("a", INNER), Part("b", INNER))
+
+
+def structs() -> Cases:
+    """Fields, and what else is done natively to values that hold others."""
+    s = col("s", OUTER)
+    a, b = (call(INNER, "field", s, lit(STRING, name)) for name in "ab")
+    n, d = (call(INNER.parts[i].type, "field", a, lit(STRING, INNER.parts[i].name)) for i in range(2))
+    tags, others = (call(array(STRING), "field", x, lit(STRING, "it's")) for x in (a, b))
+    return [
+        ("s.a.n", n),
+        ("s.a.d + s.a.d", call(decimal(6, 2), "+", d, d)),
+        (
+            "s.a.n > 0 and s.a.d > 0",
+            call(BOOLEAN, "and", call(BOOLEAN, ">", n, lit(INT, 0)), call(BOOLEAN, "isnull", d)),
+        ),
+        ("s is null", call(BOOLEAN, "isnull", s)),
+        ("s.a is not null", call(BOOLEAN, "isnotnull", a)),
+        ("s.a <=> s.b", call(BOOLEAN, "<=>", a, b)),
+        ("s.a.it's <=> s.b.it's", call(BOOLEAN, "<=>", tags, others)),
+        ("coalesce", call(INT, "field", call(INNER, "coalesce", a, b), lit(STRING, "n"))),
+        ("if", call(INT, "field", call(INNER, "if", call(BOOLEAN, "isnull", n), b, a), lit(STRING, "n"))),
+    ]
+
+
+def _structs() -> pa.Table:
+    """Structs that are NULL at each level, over fields that are not: nobody may look below a NULL."""
+    values = [(1, "1.50", ["x"]), (None, "0.00", []), (0, None, [None]), (1, "1.50", ["x", None]), (None, None, None)]
+
+    def inner(shift: int) -> pa.Array:
+        rows = [values[(i // shift + i) % 5] for i in range(40)]
+        columns = [
+            pa.array([n for n, _, _ in rows], pa.int32()),
+            pa.array([d if d is None else Decimal(d) for _, d, _ in rows], pa.decimal128(5, 2)),
+            pa.array([tags for _, _, tags in rows], array(STRING).arrow),
+        ]
+        missing = pa.array([i % 7 == shift % 7 for i in range(40)])
+        return pa.StructArray.from_arrays(columns, fields=list(INNER.arrow), mask=missing)
+
+    missing = pa.array([i % 11 == 3 for i in range(40)])
+    return pa.table({"s": pa.StructArray.from_arrays([inner(5), inner(3)], fields=list(OUTER.arrow), mask=missing)})
 
 
 def _sums() -> pa.Table:

@@ -90,7 +90,9 @@ def test_a_key_is_not_null(key: str) -> None:
         *((t, t) for t in ("string", "binary", "date", "timestamp", "timestamp_ntz")),
         ("BOOL", "boolean"), ("BYTE", "tinyint"), ("SHORT", "smallint"), ("INTEGER", "int"), ("LONG", "bigint"),
         ("REAL", "float"), ("TIMESTAMP_LTZ", "timestamp"), ("DECIMAL", "decimal(10,0)"), ("DEC(7)", "decimal(7,0)"),
-        ("NUMERIC(38, 38)", "decimal(38,38)"),
+        ("NUMERIC(38, 38)", "decimal(38,38)"), ("array<array<DEC>>", "array<array<decimal(10,0)>>"),
+        ("STRUCT<a INT, b: STRING NOT NULL, `c d`: STRUCT<Be: DATE>>", "struct<a:int,b:string,`c d`:struct<Be:date>>"),
+        ("STRUCT<a: TIMESTAMP COMMENT 'when, \\'so\\'', b: TIMESTAMP_NTZ>", "struct<a:timestamp,b:timestamp_ntz>"),
     ],
 )  # fmt: skip
 def test_column_types(written: str, meant: str) -> None:
@@ -98,7 +100,7 @@ def test_column_types(written: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["ARRAY<INT>", "MAP<INT, STRING>", "STRUCT<a: INT>", "DECIMAL(39,0)", "DECIMAL(5,6)", "VARCHAR(5)"]
+    "written", ["ARRAY<DECIMAL(39,0)>", "STRUCT<a: INT, A: INT>", "DECIMAL(39,0)", "DECIMAL(5,6)", "VARCHAR(5)"]
 )
 def test_other_column_types_are_refused_by_name(written: str) -> None:
     error = refusal(f"CREATE STREAM s (a INT,\n  x {written})")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from headrace.errors import SqlError
-from headrace.types import Field, Schema, Type, from_spark, quote
+from headrace.types import Field, Schema, Type, from_spark, of_spark, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ class SparkAnalyzer:
             schema = self._spark().sql(text).schema
         except PySparkException as error:
             raise _refused(error) from None
-        return tuple(Field(f.name, from_spark(f.dataType.simpleString())) for f in schema.fields)
+        return tuple(Field(f.name, of_spark(f.dataType)) for f in schema.fields)
 
     def _aggregates(self, function: str) -> bool:
         from pyspark.errors import PySparkException

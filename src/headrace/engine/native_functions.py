@@ -31,7 +31,7 @@ Build = Callable[[Call, "Printer"], str]
 _NEVER_RAISE = {
     *("=", "<>", "<", "<=", ">", ">=", "<=>", "and", "or", "not", "isnull", "isnotnull", "in", "like", "coalesce"),
     *("nullif", "if", "concat", "length", "trim", "ltrim", "rtrim", "replace", "startswith", "endswith", "contains"),
-    *("year", "month", "day", "hour", "minute", "second", "dayofweek", "date_trunc", "datediff", "sqrt"),
+    *("year", "month", "day", "hour", "minute", "second", "dayofweek", "date_trunc", "datediff", "sqrt", "field"),
 }
 
 
@@ -442,6 +442,24 @@ def _too_many_rows(call: Call, printer: Printer) -> str:
     return f"CAST({fail('SCALAR_SUBQUERY_TOO_MANY_ROWS', message)} AS {call.type.duckdb})"
 
 
+def _field(call: Call, printer: Printer) -> str:
+    inner, name = call.args
+    assert isinstance(name, Literal)
+    return f"struct_extract({printer(inner)}, {text_literal(name.value)})"
+
+
+_OF_NESTED = ("field", "isnull", "isnotnull", "coalesce", "if")
+"""What is done to arrays and structs natively: it looks at none of their values, or takes one out."""
+
+
+def require_plain(call: Call) -> None:
+    """Raise :class:`NotNative` for a function that compares or computes with arrays or structs."""
+    for arg in call.args:
+        same = call.fn == "<=>" and arg.type.is_groupable
+        if arg.type.is_nested and call.fn not in _OF_NESTED and not same:
+            raise NotNative(f"{call.fn} of {arg.type.sql} has no native form")
+
+
 FUNCTIONS: dict[str, Build] = {
     **{symbol: _infix(symbol) for symbol in ("=", "<>", "<", "<=", ">", ">=")},
     "<=>": _infix("IS NOT DISTINCT FROM"),
@@ -492,6 +510,7 @@ FUNCTIONS: dict[str, Build] = {
     "date_sub": _date_add("-"),
     "datediff": _datediff,
     "to_date": _to_date,
+    "field": _field,
     "window_start": _window_start,
     "too_many_rows": _too_many_rows,
 }

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 from headrace.engine.native_casts import cast
 from headrace.engine.native_decimals import Number, number
-from headrace.engine.native_functions import FUNCTIONS, can_raise
+from headrace.engine.native_functions import FUNCTIONS, can_raise, require_plain
 from headrace.engine.native_text import NotNative, is_utc, text_literal
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
 from headrace.types import DOUBLE, Type
@@ -62,6 +62,9 @@ def native_agg(agg: Agg, column: Callable[[Column], str], *, zone: str = "UTC", 
     build = _AGGREGATES.get(agg.fn)
     if build is None:
         raise NotNative(f"aggregate {agg.fn} has no native form")
+    for arg in agg.args:
+        if arg.type.is_nested and (agg.fn != "count" or (agg.distinct and not arg.type.is_groupable)):
+            raise NotNative(f"{agg.fn} of {arg.type.sql} has no native form")
     if agg.filter is not None and any(can_raise(arg) for arg in agg.args):
         # DuckDB computes the arguments of all rows before it filters; NULL is what a filtered row adds.
         kept = tuple(Case(arg.type, ((agg.filter, arg),), Literal(arg.type, None)) for arg in agg.args)
@@ -109,7 +112,7 @@ class Printer:
         return text
 
     def _text(self, expr: Expr) -> str:
-        if not expr.type.is_native and expr.type.name not in ("interval_month", "interval_time"):
+        if not expr.type.is_held and expr.type.name not in ("interval_month", "interval_time"):
             raise NotNative(f"type {expr.type.sql} is Spark's own")
         match expr:
             case Column():
@@ -117,6 +120,8 @@ class Printer:
             case Literal():
                 return literal(expr)
             case Cast():
+                if expr.type.is_nested or expr.arg.type.is_nested:
+                    raise NotNative(f"a cast of {expr.arg.type.sql} to {expr.type.sql} has no native form")
                 return cast(expr, self)
             case Case():
                 branches = " ".join(f"WHEN {self(when)} THEN {self(then)}" for when, then in expr.branches)
@@ -125,6 +130,7 @@ class Printer:
                 build = FUNCTIONS.get(expr.fn)
                 if build is None:
                     raise NotNative(f"function {expr.fn} has no native form")
+                require_plain(expr)
                 return build(expr, self)
             case SparkExpr():
                 raise NotNative("only Spark knows this expression")

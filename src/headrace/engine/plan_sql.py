@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.engine.native_functions import can_raise
@@ -223,9 +223,19 @@ class _Native(_Text):
 
     def select(self, node: Node) -> str:
         for column in node.output:
-            if not column.type.is_native:
+            if not column.type.is_held:
                 raise NotNative(f"column {column.name} has type {column.type.sql}, which is Spark's own")
+        if isinstance(node, Aggregate):
+            _require_groupable(c for c, _ in node.keys)
+        elif isinstance(node, SetOperation):
+            _require_groupable(node.columns)
         return super().select(node)
+
+    def order(self, node: Sort) -> str:
+        for key in node.keys:
+            if key.expr.type.is_nested:
+                raise NotNative(f"the order of {key.expr.type.sql} is Spark's own")
+        return super().order(node)
 
     def spark_sql(self, node: SparkSql) -> str:
         raise NotNative(node.reason)
@@ -254,6 +264,12 @@ class _Spark(_Text):
         ctes = f"WITH {', '.join(inputs)} " if inputs else ""
         names = ", ".join(self.column(c) for c in node.columns)
         return f"{ctes}SELECT * FROM ({node.text}) AS s({names})"
+
+
+def _require_groupable(columns: Iterable[Column]) -> None:
+    for column in columns:
+        if not column.type.is_groupable:
+            raise NotNative(f"equality of {column.type.sql} ({column.name}) is Spark's own")
 
 
 def quote_native(name: str) -> str:

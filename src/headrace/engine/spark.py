@@ -36,7 +36,7 @@ def run_plan(
             rows = spark.sql(text).toArrow()
         except Exception as error:
             raise from_spark(error) from error
-    if not all(c.type.is_native for c in plan.output):
+    if not all(c.type.is_held for c in plan.output):
         return rows
     return conform(rows, pa.schema([pa.field(c.name, c.type.arrow) for c in plan.output]))
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
-from headrace.types import DOUBLE, Type
+from headrace.types import DOUBLE, Type, quote
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _INFIX = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "and", "or", "+", "-", "*", "/", "%", "div"))
@@ -117,6 +117,10 @@ def _call(call: Call, args: list[str]) -> str:
         case "trim" | "ltrim" | "rtrim" if len(args) == 2:
             side = {"trim": "BOTH", "ltrim": "LEADING", "rtrim": "TRAILING"}[call.fn]
             return f"trim({side} {args[1]} FROM {args[0]})"
+        case "field":
+            name = call.args[1]
+            assert isinstance(name, Literal)
+            return f"{args[0]}.{quote(name.value)}"
         case "window_start":
             return _window_start(call, args[0])
         case "too_many_rows":

@@ -48,6 +48,8 @@ def render_expr(expr: Expr) -> str:
         return f"{text} filter ({render_expr(expr.filter)})" if expr.filter else text
     assert isinstance(expr, Call)
     args = [render_expr(a) for a in expr.args]
+    if expr.fn == "field" and isinstance(expr.args[1], Literal):
+        return f"{args[0]}.{expr.args[1].value}"
     if expr.fn in _INFIX and len(args) == 2:
         return f"({args[0]} {expr.fn} {args[1]})"
     return f"{expr.fn}({', '.join(args)})"

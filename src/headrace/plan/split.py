@@ -169,11 +169,11 @@ class _Splitter:
         time = None if self._retain is None else time_key(family.keys)
         state = State(name, kind, named, tuple((c, a) for a, c in partials.items()), labels, grouping, time)
         for column in (*named, *partials.values()):
-            if not column.type.is_native:
+            if not column.type.is_groupable:
                 raise ViewRefused(
                     "STATE_TYPE_NOT_SUPPORTED",
-                    f"the view would keep {column.type.sql} values in its state",
-                    hint="group by and aggregate plain columns; arrays, structs and maps are not kept yet",
+                    f"the view would keep {column.type.sql} values in its state, and tell them apart there",
+                    hint="group by and aggregate plain columns, or arrays and structs without floats or maps inside",
                 )
         self.states.append(state)
         return state

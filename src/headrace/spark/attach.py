@@ -19,7 +19,8 @@ from urllib.parse import quote
 
 from headrace.catalog import Stream
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, Position
-from headrace.loading import Batch, conform_frame
+from headrace.frames import conform_frame
+from headrace.loading import Batch
 from headrace.spark.published import CHECKPOINTS, Definition
 from headrace.store.writer import closed
 

@@ -27,7 +27,7 @@ from headrace.spark.inbox import JOB, Manifest, Tray, owned, require_database
 from headrace.spark.published import definition, zone_of
 from headrace.store.directory import sync_file
 from headrace.stream.rows import to_arrow
-from headrace.types import arrow_schema, from_spark
+from headrace.types import arrow_schema, of_spark
 
 INBOX_BYTES = 1 << 30
 """Bytes that may wait in an inbox nobody takes from, unless the option ``inboxBytes`` says otherwise."""
@@ -174,7 +174,7 @@ def _require_fit(schema: StructType, stream: Stream) -> None:
     known = {f.name.lower(): f for f in stream.columns}
     for field in schema.fields:
         column = known.pop(field.name.lower(), None)
-        found = from_spark(field.dataType.simpleString())
+        found = of_spark(field.dataType)
         if column is None:
             misfits.append(f"{stream.name} has no column {field.name}")
         elif found != column.type:

@@ -16,13 +16,14 @@ from headrace.errors import NotYetSupported, SqlError
 from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, substitute, walk
 from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
+from headrace.sql.fields import depth_of
 from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import limit_of, ordinal, sort_key
 from headrace.sql.scope import OutputScope, Scope
 from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
 from headrace.sql.time_windows import Windows, name_fields
-from headrace.types import BIGINT, BOOLEAN, TINYINT, VOID, Type
+from headrace.types import BIGINT, BOOLEAN, STRING, TINYINT, VOID, Type
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ class Block:
                 raise OutsideAlgebra("several aliases for one item", position_of(tree))
             if not isinstance(tree, exp.Alias) and has_subquery(tree):
                 raise OutsideAlgebra("a subquery in an item without an alias", position_of(tree))
-            name = tree.alias if isinstance(tree, exp.Alias) else output_name(tree, self._type_of)
+            named = isinstance(tree, exp.Alias)
+            name = tree.alias if named else output_name(tree, self._type_of, self._depth_of)
             items.append(Item(name, self._bind(inner), inner))
         return items
 
@@ -185,12 +187,18 @@ class Block:
     def _type_of(self, tree: exp.Expr) -> Type:
         return self._bind(tree).type
 
+    def _depth_of(self, tree: exp.Expr) -> int:
+        return depth_of(self._bind(tree))
+
     def _star(self, tree: exp.Expr) -> list[Item]:
         star = tree if isinstance(tree, exp.Star) else tree.this
         if star.args.get("replace") or star.args.get("rename"):
             raise OutsideAlgebra("* with REPLACE or RENAME", position_of(tree))
         qualifier = tree.args["table"].name if isinstance(tree, exp.Column) else None
-        columns = self.scope.star(qualifier, position_of(tree))
+        try:
+            columns = self.scope.star(qualifier, position_of(tree))
+        except SqlError:
+            return self._struct_star(tree)
         left_out = star.args.get("except_") or ()
         for name in left_out:
             if name.name.lower() not in {c.name.lower() for c in columns}:
@@ -200,6 +208,19 @@ class Block:
         if not items:
             raise SqlError("CANNOT_RESOLVE_STAR", "* stands for no column here", position=position_of(tree))
         return items
+
+    def _struct_star(self, tree: exp.Expr) -> list[Item]:
+        """``s.*``, s being no relation but a struct: its fields."""
+        names = [part.name for part in tree.parts[:-1]] if isinstance(tree, exp.Column) else []
+        try:
+            struct = self._bind(exp.column(*reversed(names), quoted=True))
+        except SqlError:
+            struct = Literal(VOID, None)
+        if struct.type.name != "struct" or any(tree.this.args.values()):
+            raise SqlError(
+                "CANNOT_RESOLVE_STAR", f"there is no relation {'.'.join(names)} in FROM", position=position_of(tree)
+            )
+        return [Item(p.name, Call(p.type, "field", (struct, Literal(STRING, p.name))), tree) for p in struct.type.parts]
 
     # GROUP BY
 

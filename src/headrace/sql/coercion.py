@@ -33,8 +33,11 @@ from headrace.types import (
     TIMESTAMP_NTZ,
     TINYINT,
     VOID,
+    Part,
     Type,
+    array,
     decimal,
+    struct,
 )
 
 INTEGER_DIGITS = {TINYINT: 3, SMALLINT: 5, INT: 10, BIGINT: 20}
@@ -88,6 +91,8 @@ def wider_type(a: Type, b: Type) -> Type | None:
         return a
     if VOID in (a, b):
         return b if a == VOID else a
+    if a.is_nested or b.is_nested:
+        return _wider_nested(a, b)
     if a.is_numeric and b.is_numeric:
         return _wider_numeric(a, b)
     if a in _TEMPORAL and b in _TEMPORAL:
@@ -95,6 +100,26 @@ def wider_type(a: Type, b: Type) -> Type | None:
     if STRING in (a, b):
         return _promoted_string(b if a == STRING else a)
     return None
+
+
+def _wider_nested(a: Type, b: Type) -> Type | None:
+    """Arrays meet in their elements, structs of the same names in their fields; text inside meets only text.
+
+    >>> from headrace.types import parse_type
+    >>> wider_type(parse_type("array<struct<a:int>>"), parse_type("array<struct<a:bigint>>")).sql
+    'array<struct<a:bigint>>'
+    """
+    if a.name != b.name or [p.name.lower() for p in a.parts] != [p.name.lower() for p in b.parts]:
+        return None
+    pairs = [(p.type, q.type) for p, q in zip(a.parts, b.parts, strict=True)]
+    if any(STRING in pair and VOID not in pair and pair[0] != pair[1] for pair in pairs):
+        return None
+    parts = [
+        Part(p.name, met) for p, pair in zip(a.parts, pairs, strict=True) if (met := wider_type(*pair)) is not None
+    ]
+    if len(parts) < len(pairs):
+        return None
+    return array(parts[0].type) if a.name == "array" else struct(*parts)
 
 
 def _wider_numeric(a: Type, b: Type) -> Type:
@@ -203,11 +228,17 @@ def can_cast(source: Type, target: Type) -> bool | None:
 def can_store(source: Type, target: Type) -> bool | None:
     """Whether INSERT may put ``source`` into a ``target`` column (ANSI store assignment).
 
+    Struct fields go by position, as columns do.
+
     >>> can_store(BIGINT, INT), can_store(STRING, INT), can_store(INT, STRING)
     (True, False, True)
     """
     if source in (target, VOID):
         return True
+    if source.is_nested and target.is_nested:
+        pairs = list(zip(source.parts, target.parts, strict=False))
+        same = source.name == target.name and len(source.parts) == len(target.parts)
+        return same and all(can_store(a.type, b.type) for a, b in pairs)
     if not (source.is_native and target.is_native):
         return None
     if source.is_numeric and target.is_numeric:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from headrace.errors import NotYetSupported, SqlError
 from headrace.sql.parsing import Dialect, node_at, parse_tree, relation_name
-from headrace.types import Field, Schema, Type, parse_type
+from headrace.types import MAP_HINT, Field, Schema, Type, parse_type
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Definition:
 
 _TYPES = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal(p,s) with 1 <= p <= 38 and s <= p, string, "
-    "binary, date, timestamp, timestamp_ntz"
+    "binary, date, timestamp, timestamp_ntz, and array<…> and struct<name: …, …> of them"
 )
 
 
@@ -75,6 +76,13 @@ def definition(tree: exp.Expr) -> Definition:
         else:
             raise NotYetSupported(f"{part.sql(Dialect)} in a column list", position=node_at(part))
     key, key_tree = _key(keys, seen)
+    for f in fields:
+        if f.type.is_nested and f.name.lower() in (k.lower() for k in key):
+            raise NotYetSupported(
+                f"a PRIMARY KEY of type {f.type.sql} ({f.name})",
+                position=node_at(key_tree),
+                hint="make plain columns the key",
+            )
     not_null = {k.lower() for k in key}
     columns = tuple(replace(f, nullable=f.nullable and f.name.lower() not in not_null) for f in fields)
     return Definition(relation_name(schema.this), columns, key, key_tree)
@@ -126,10 +134,10 @@ def _column_type(part: exp.ColumnDef) -> Type:
         raise _missing_type(part.name, part.this)
     text = kind.sql(Dialect)
     found = parse_type(text)
-    if found is None:
+    if found is None or not found.is_held:
         raise NotYetSupported(
             f"type {text} of column {part.name}",
             position=node_at(part.this),
-            hint=f"types: {_TYPES}",
+            hint=MAP_HINT if re.search(r"\bmap\s*<", text, re.IGNORECASE) else f"types: {_TYPES}",
         )
     return found

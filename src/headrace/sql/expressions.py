@@ -5,6 +5,7 @@ has the rules), and whatever is not claimed there becomes text for Spark, typed
 by Spark's own analyzer. Nothing is evaluated.
 
 >>> from sqlglot import parse_one
+>>> from headrace.plan.exprs import Column
 >>> from headrace.sql.verbatim import Verbatim
 >>> from headrace.types import decimal
 >>> class Prices:
@@ -20,15 +21,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import tzinfo
-from typing import Protocol
 
 from sqlglot import exp
 
-from headrace.errors import Position, SqlError
-from headrace.plan.exprs import Agg, Call, Case, Column, Expr, Literal, SparkExpr
+from headrace.errors import SqlError
+from headrace.plan.exprs import Agg, Call, Case, Expr, Literal, SparkExpr
 from headrace.sql import literals
 from headrace.sql.arithmetic import Mismatch
 from headrace.sql.coercion import can_cast, cast
+from headrace.sql.fields import Analyzer, Scope, bind_field, bind_name
 from headrace.sql.functions import (
     AGGREGATES,
     CAST_FUNCTIONS,
@@ -39,26 +40,9 @@ from headrace.sql.functions import (
     condition,
 )
 from headrace.sql.template import AGGREGATE_WRAPPERS, spark_template
-from headrace.sql.tree import OutsideAlgebra, check_inside_algebra, function_name, position_of, starts_with_unit
+from headrace.sql.tree import OutsideAlgebra, check_inside_algebra, dotted, function_name, position_of, starts_with_unit
 from headrace.sql.verbatim import TYPED_LITERAL, Verbatim
 from headrace.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, VOID, Type, other, parse_type
-
-
-class Scope(Protocol):
-    """Where column names are looked up."""
-
-    def column(self, parts: tuple[str, ...], position: Position | None) -> Column:
-        """The column of this (qualified) name; SqlError UNRESOLVED_COLUMN or AMBIGUOUS_REFERENCE."""
-
-
-class Analyzer(Protocol):
-    """A real Spark, asked only for what is not known here (asking may start it)."""
-
-    def scalar_type(self, template: str, args: tuple[Type, ...]) -> Type:
-        """The type of ``template`` over columns of these types; SqlError if Spark refuses it."""
-
-    def is_aggregate(self, function: str) -> bool:
-        """Whether the function aggregates; SqlError UNRESOLVED_ROUTINE if Spark has none of this name."""
 
 
 def bind_expr(node: exp.Expr, scope: Scope, analyzer: Analyzer, *, zone: tzinfo | None = None) -> Expr:
@@ -155,7 +139,11 @@ class _Binder:
         assert isinstance(node, exp.Column)
         if isinstance(node.this, exp.Star):
             raise OutsideAlgebra("a star inside an expression", position_of(node))
-        return self.scope.column(tuple(part.name for part in node.parts), position_of(node))
+        return self.named(tuple(part.name for part in node.parts), node)
+
+    def named(self, parts: tuple[str, ...], node: exp.Expr) -> Expr:
+        with self.at(node):
+            return bind_name(parts, self.scope, self.analyzer, position_of(node))
 
     def negation(self, node: exp.Expr) -> Expr:
         inner = node.this
@@ -261,12 +249,19 @@ class _Binder:
         return self.call(name, node, (node.this, *chars))
 
     def dot(self, node: exp.Expr) -> Expr:
-        """A field: of a time window known here, of any other struct known to Spark."""
+        """A field: of a time window or a struct known here, of any other value known to Spark."""
         if isinstance(node.this, exp.Anonymous) and function_name(node.this) == "window":
             window = self.bind(node.this)
             field = node.expression.name.lower()
             if isinstance(window, Call) and field in ("start", "end"):
                 return SparkExpr(TIMESTAMP, f"{{0}}.{field}", (window,))
+        if (parts := dotted(node)) is not None:
+            return self.named(parts, node)
+        if isinstance(node.expression, exp.Identifier):
+            holder = self.bind(node.this)
+            if holder.type.is_nested:
+                with self.at(node):
+                    return bind_field(holder, node.expression.name, self.analyzer)
         return self.spark(node)
 
     # --- literals -----------------------------------------------------------------------------
@@ -415,6 +410,8 @@ class _Binder:
         """The bound form of a column or an aggregate call, ``None`` for anything that has to stay text."""
         if isinstance(part, exp.Column):
             return self.column(part)
+        if isinstance(part, exp.Dot) and (parts := dotted(part)) is not None:
+            return self.named(parts, part)
         if isinstance(part, AGGREGATE_WRAPPERS):
             return self.bind(part)
         return self.bind(part) if isinstance(part, exp.Anonymous) and self.is_aggregate(part) else None

@@ -23,26 +23,33 @@ from headrace.errors import SqlError
 from headrace.plan.exprs import Literal
 from headrace.sql import literals
 from headrace.sql.functions import CAST_FUNCTIONS, TIME_UNIT_FIRST
+from headrace.sql.tree import dotted
 from headrace.sql.verbatim import TYPED_LITERAL, Verbatim
 from headrace.types import DATE, DOUBLE, FLOAT, TIMESTAMP_NTZ, Type, parse_type
 
 TypeOf = Callable[[exp.Expr], Type | None]
+DepthOf = Callable[[exp.Expr], int]
 
 
-def output_name(node: exp.Expr, type_of: TypeOf | None = None) -> str:
+def output_name(node: exp.Expr, type_of: TypeOf | None = None, depth_of: DepthOf | None = None) -> str:
     """The name of an unaliased select item.
 
     Two names depend on a type: a date plus days is called ``date_add(d, 1)``.
     ``type_of`` tells the type of a part; without it nothing is taken for a date.
+    A field prints with its struct (``size(s.a)``), a column without its relation:
+    ``depth_of`` tells how many of a name's parts are fields; without it none is.
     """
     node = node.unnest() if isinstance(node, exp.Paren) else node
     if isinstance(node, exp.Alias):
         return node.alias
+    printer = _Printer(type_of or (lambda _: None), depth_of or (lambda _: 0))
+    if (parts := dotted(node)) is not None:
+        return parts[-1]
     if isinstance(node, exp.Cast | exp.TryCast) and isinstance(node.this, exp.Column) and not _is_typed_literal(node):
-        return node.this.name
+        return node.this.name if "." not in printer.column(node.this) else printer.name(node)
     if isinstance(node, exp.Anonymous) and node.name.lower() == "window":
         return "window"
-    return _Printer(type_of or (lambda _: None)).name(node)
+    return printer.name(node)
 
 
 def _is_typed_literal(node: exp.Expr) -> bool:
@@ -101,8 +108,9 @@ _DEFAULTS: dict[tuple[str, int], tuple[str, ...]] = {
 
 
 class _Printer:
-    def __init__(self, type_of: TypeOf) -> None:
+    def __init__(self, type_of: TypeOf, depth_of: DepthOf) -> None:
         self.type_of = type_of
+        self.depth_of = depth_of
 
     def name(self, node: exp.Expr) -> str:
         if isinstance(node, exp.Add | exp.Sub) and (shifted := self.shifted(node)) is not None:
@@ -147,7 +155,8 @@ class _Printer:
     # --- nodes ---------------------------------------------------------------------------------
 
     def column(self, node: exp.Expr) -> str:
-        return node.name
+        parts = dotted(node) or (node.name,)
+        return ".".join(parts[-1 - self.depth_of(node) :]) if len(parts) > 1 else parts[0]
 
     def paren(self, node: exp.Expr) -> str:
         return self.name(node.this)
@@ -207,6 +216,8 @@ class _Printer:
         target = parse_type(to)
         if _is_typed_literal(node) and target is not None:
             return _typed_literal_text(node.this.name, target)
+        if to.partition("<")[0].strip().lower() in ("array", "map", "struct"):
+            return self.name(node.this)
         verb = "TRY_CAST" if isinstance(node, exp.TryCast) else "CAST"
         return f"{verb}({self.name(node.this)} AS {(target.sql if target else to).upper()})"
 
@@ -233,6 +244,8 @@ class _Printer:
         return f"TRIM({side} {self.name(chars)} FROM {text})"
 
     def dot(self, node: exp.Expr) -> str:
+        if dotted(node) is not None:
+            return self.column(node)
         inner = node.this
         is_window = isinstance(inner, exp.Anonymous) and inner.name.lower() == "window"
         return f"{'window' if is_window else self.name(inner)}.{node.expression.name}"

@@ -35,6 +35,16 @@ def position_of(node: exp.Expr | None) -> Position | None:
     return Position(first["line"], max(1, first["col"] - (first["end"] - first["start"])))
 
 
+def dotted(node: exp.Expr) -> tuple[str, ...] | None:
+    """The names of ``a.b.c.d.e``, which past four parts is no column to the parser; ``None`` for anything else."""
+    if isinstance(node, exp.Column) and not isinstance(node.this, exp.Star):
+        return tuple(part.name for part in node.parts)
+    if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+        before = dotted(node.this)
+        return None if before is None else (*before, node.expression.name)
+    return None
+
+
 def function_name(node: exp.Expr) -> str:
     """The name of a called function as Spark knows it, in lower case; empty for anything but a call."""
     return node.name.lower() if isinstance(node, exp.Anonymous) else ""

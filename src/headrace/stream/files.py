@@ -110,6 +110,13 @@ def plan_slices(
         return _parquet_slices([parquet.inspect(path, schema) for path in paths], parallelism)
     if format == "json":
         return _json_slices([json_lines.layout(path) for path in paths], parallelism)
+    for f in schema:
+        if f.type.is_nested:
+            raise DataError(
+                "CSV_TYPE_NOT_SUPPORTED",
+                f"a field of CSV holds no {f.type.sql} (column {f.name})",
+                hint="write JSON lines or Parquet, which hold arrays and structs",
+            )
     options = options or CsvOptions(delimiter="\t" if format == "tsv" else ",")
     return _csv_slices([csv.layout(path, options, schema) for path in paths], options, parallelism, quoted_newlines)
 

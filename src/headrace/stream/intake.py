@@ -20,13 +20,14 @@ from headrace.engine import tasks
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, run_plan
 from headrace.engine.worker import PipelineCannot, Slice, Work
+from headrace.frames import in_columns
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
 from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
 from headrace.stream.csv import CsvOptions, QuotedNewline
 from headrace.stream.files import TextSlice, plan_slices
-from headrace.types import Schema, arrow_schema, quote
+from headrace.types import Schema, arrow_schema
 from headrace.view.compiled import InsertPipeline
 from headrace.view.sharing import Sharing
 
@@ -245,7 +246,7 @@ class Intake:
         if given.format == "parquet":
             plan_slices(given.paths, given.format, None, given.schema, names, 1)  # checks files and types
             frame = spark.read.parquet(*map(str, given.paths))
-            return _in_columns(frame, given.schema, stream), None
+            return in_columns(frame, given.schema, stream), None
         # Spark's stages may read a slice again and cannot ask for other slices: cut at true record ends.
         slices = plan_slices(
             given.paths, given.format, given.options, given.schema, names, parallelism, quoted_newlines=True
@@ -253,7 +254,7 @@ class Intake:
         text = [s for s in slices if isinstance(s, TextSlice)]
         if not text:
             return frame_of_rows(spark, arrow_schema(stream.columns).empty_table(), stream.columns), 0
-        return _in_columns(frame_of_text(spark, text, given.options, given.schema, zone), given.schema, stream), None
+        return in_columns(frame_of_text(spark, text, given.options, given.schema, zone), given.schema, stream), None
 
     def _by_spark(self, pipeline: InsertPipeline, frame: DataFrame) -> pa.Table:
         spark = self._runtime.spark
@@ -272,15 +273,6 @@ def _needed(read: set[str], held: Schema) -> tuple[str, ...]:
     names = tuple(f.name for f in held if f.name in read)
     text = [f.name for f in held if f.type.name == "string"]
     return names or ((text or [held[0].name])[0],)
-
-
-def _in_columns(frame: DataFrame, held: Schema, stream: Stream) -> DataFrame:
-    """The frame in the stream's columns and types; columns it does not hold are NULL."""
-    from pyspark.sql.functions import col, lit
-
-    names = {f.name for f in held}
-    items = ((col(quote(f.name)) if f.name in names else lit(None), f) for f in stream.columns)
-    return frame.select(*(item.cast(f.type.sql).alias(f.name) for item, f in items))
 
 
 def _bytes(given: Input) -> int:

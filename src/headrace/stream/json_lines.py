@@ -23,6 +23,7 @@ import pyarrow as pa
 from headrace.errors import DataError
 from headrace.stream.json_scan import Located, NotJson, Scanner
 from headrace.stream.json_values import EXPECTED, convert
+from headrace.stream.nested import first_hole
 from headrace.stream.records import NEWLINE
 from headrace.stream.spellings import first_failure
 from headrace.stream.text import (
@@ -135,7 +136,7 @@ class _Reader(PieceReader[TextFile]):
             self._check_values(start, columns)
             raise
         for f, array in zip(self.wanted, arrays, strict=True):
-            if not f.nullable and array.null_count:
+            if (not f.nullable and array.null_count) or first_hole(array, f.type) is not None:
                 self._check_values(start, columns)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -174,11 +175,12 @@ class _Reader(PieceReader[TextFile]):
         if text is None:
             what = f"column {f.name} is NOT NULL, but the field is null or missing"
             raise self._error("NULL_IN_NOT_NULL", start, index, what, "give a value")
-        what = f"column {f.name}: {shorten(column.shown(index))} is no {f.type.sql}"
+        what = f"column {f.name}: {shorten(column.shown(index))} is no {f.type.declared}"
         raise self._error("JSON_BAD_VALUE", start, index, what, EXPECTED[f.type.name])
 
     def _check(self, f: Field, part: Located) -> None:
-        if convert(part, f.type, self.zone).null_count and not f.nullable:
+        array = convert(part, f.type, self.zone)
+        if (array.null_count and not f.nullable) or first_hole(array, f.type) is not None:
             raise ValueError("NULL")
 
     def _error(self, condition: str, start: int, before: int, what: str, hint: str) -> DataError:

@@ -23,6 +23,8 @@ MISSING, NUMBER, WORD, STRING, BOOLEAN, NESTED = range(6)
 """Kinds of values: null or not there, a number, NaN and the infinities, …"""
 
 _BLANK = " \t\r"
+_decoder: Any = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+_scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
 _KIND = {'"': STRING, "{": NESTED, "[": NESTED, "t": BOOLEAN, "f": BOOLEAN, "n": MISSING, "N": WORD, "I": WORD}
 
 
@@ -62,8 +64,6 @@ class Scanner:
     def __init__(self, names: Sequence[str], *, ascii_only: bool) -> None:
         self._slots = {name.lower(): i for i, name in enumerate(names)}
         self._ascii_only = ascii_only
-        decoder: Any = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-        self._scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once
 
     def locate(self, block: bytes) -> tuple[int, list[Located]]:
         """How many rows a block of lines has, and its columns; :class:`NotJson` for the first line that is none."""
@@ -111,17 +111,12 @@ class Scanner:
             while True:
                 if line[at : at + 1] != '"':
                     raise JSONDecodeError("a field name in double quotes is expected", line, at)
-                key, at = self._scan(line, at)
+                key, at = _scan(line, at)
                 start = _expect(line, _skip(line, at), ":")
-                value, end = self._scan(line, start)
+                value, end = _scan(line, start)
                 slot = self._slots.get(key.lower()) if key.isascii() or not self._ascii_only else None
                 if slot is not None:
-                    kind = WORD if line.startswith("-I", start) else _KIND.get(line[start], NUMBER)
-                    if kind == STRING:
-                        value.encode()  # half a surrogate pair is no character
-                    elif kind != MISSING:
-                        value = line[start:end]
-                    found[slot] = kind, value
+                    found[slot] = _kind_and_text(line, start, end, value)
                 at = _skip(line, end)
                 if line[at : at + 1] == "}":
                     at = _skip(line, at + 1)
@@ -130,6 +125,40 @@ class Scanner:
         if at < len(line):
             raise JSONDecodeError("something follows the object", line, at)
         return found
+
+
+def elements(lists: Sequence[str]) -> tuple[list[int], Located]:
+    """How many elements each list has, and all of them.
+
+    >>> lengths, found = elements(["[1, [2]]", "[]", '["x"]'])
+    >>> lengths, found.text.to_pylist()
+    ([2, 0, 1], ['1', '[2]', 'x'])
+    """
+    kinds = bytearray()
+    texts: list[str | None] = []
+    lengths = []
+    for line in lists:
+        before = len(texts)
+        at = _skip(line, 1)
+        while line[at] != "]":
+            value, end = _scan(line, at)
+            kind, text = _kind_and_text(line, at, end, value)
+            kinds.append(kind)
+            texts.append(text)
+            at = _skip(line, end)
+            if line[at] == ",":
+                at = _skip(line, at + 1)
+        lengths.append(len(texts) - before)
+    return lengths, Located(np.frombuffer(bytes(kinds), np.uint8), pa.array(texts, pa.string()))
+
+
+def _kind_and_text(line: str, start: int, end: int, value: Any) -> tuple[int, str | None]:
+    """What stands in a line from ``start`` to ``end``, which was read as ``value``."""
+    kind = WORD if line.startswith("-I", start) else _KIND.get(line[start], NUMBER)
+    if kind == STRING:
+        value.encode()  # half a surrogate pair is no character
+        return kind, value
+    return kind, None if kind == MISSING else line[start:end]
 
 
 def _skip(line: str, at: int) -> int:

@@ -19,7 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.stream import spellings
-from headrace.stream.json_scan import BOOLEAN, NUMBER, STRING, WORD, Located
+from headrace.stream.json_scan import (
+    BOOLEAN,
+    MISSING,
+    NESTED,
+    NUMBER,
+    STRING,
+    WORD,
+    Located,
+    NotJson,
+    Scanner,
+    elements,
+)
+from headrace.stream.nested import as_list, as_struct
 from headrace.types import TIMESTAMP, Type, decimal
 
 __all__ = ["EXPECTED", "convert", "decimal"]
@@ -51,6 +63,8 @@ EXPECTED = {
     "date": 'write it as "2024-12-31"',
     "timestamp": 'write it as "2024-12-31 23:59:59.999999", with or without an offset, or as whole seconds since 1970',
     "timestamp_ntz": 'write it as "2024-12-31 23:59:59.999999", without an offset',
+    "array": "write a list of such values: [1, 2, null]",
+    "struct": 'write an object: {"field": value, …}; fields that are left out are NULL, further ones are not read',
 }
 """What to write instead, by type."""
 
@@ -59,6 +73,8 @@ def convert(column: Located, type: Type, zone: str) -> pa.Array:
     """The column in its declared type; an error from Arrow or a ValueError if a value cannot be kept."""
     if type.name == "string":
         return column.text
+    if type.is_nested:
+        return _nested(column, type, zone)
     taken = np.isin(column.kinds, (0, *_TAKEN[type.name]))
     if not taken.all():
         raise ValueError("a value of another kind")
@@ -108,3 +124,27 @@ def _timestamps(column: Located, zone: str) -> pa.Array:
 def _binary(text: Any) -> pa.Array:
     values = (None if v is None else base64.b64decode(v, validate=True) for v in text.to_pylist())
     return pa.array(values, pa.binary())
+
+
+def _nested(column: Located, type: Type, zone: str) -> pa.Array:
+    """Lists and objects, located anew in their own text: a level below is columns again."""
+    present = column.kinds != MISSING
+    texts = column.text.drop_null().to_pylist()
+    opening = "[" if type.name == "array" else "{"
+    if not (column.kinds[present] == NESTED).all() or not all(text[0] == opening for text in texts):
+        raise ValueError("a value of another kind")
+    if type.name == "array":
+        lengths, located = elements(texts)
+        whole = np.zeros(len(column), np.int64)
+        whole[present] = lengths
+        return as_list(pa.array(whole, mask=~present), convert(located, type.element, zone), type.arrow)
+    names = [part.name for part in type.parts]
+    try:
+        _, columns = Scanner(names, ascii_only=all(map(str.isascii, names))).locate("\n".join(texts).encode())
+    except NotJson as refusal:
+        raise ValueError(refusal.what) from None
+    fields = [convert(c, part.type, zone) for c, part in zip(columns, type.parts, strict=True)]
+    if len(texts) < len(column):
+        places = pa.array(np.cumsum(present) - 1, mask=~present)
+        fields = [f.take(places) for f in fields]
+    return as_struct(fields, pa.array(~present), type.arrow)

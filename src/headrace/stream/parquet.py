@@ -13,7 +13,7 @@ passes through Python.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import DataError
-from headrace.types import INT, Field, Schema, Type
+from headrace.stream.nested import is_strict
+from headrace.types import INT, Field, Schema, Type, is_list
 
 __all__ = ["INT", "Conversion", "ParquetFile", "ParquetPiece", "ParquetSlice"]
 
@@ -81,6 +82,8 @@ def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | No
 
     ``int96`` marks the timestamps older Spark and Hive write: instants, whatever Arrow makes of them.
     """
+    if wanted.is_nested:
+        return None if int96 else _nested(found, wanted)
     t = pa.types
     cast = f"CAST({{}} AS {wanted.duckdb})"
     if t.is_dictionary(found):
@@ -108,6 +111,44 @@ def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | No
     text = t.is_large_string(found) or t.is_string_view(found)
     blob = t.is_large_binary(found) or t.is_binary_view(found) or t.is_fixed_size_binary(found)
     return Conversion(cast) if (text and wanted.name == "string") or (blob and wanted.name == "binary") else None
+
+
+def _nested(found: pa.DataType, wanted: Type, depth: int = 0) -> Conversion | None:
+    """A list or struct put together of its converted elements or fields; fields that are not wanted are not read."""
+    if pa.types.is_null(found) or (found == wanted.arrow and not is_strict(wanted)):
+        return Conversion(f"CAST({{}} AS {wanted.duckdb})")
+    if wanted.name == "array":
+        if not is_list(found):
+            return None
+        element, inner = f"e{depth}", _below(found.value_type, wanted.element, depth + 1)
+        if inner is None:
+            return None
+        return Conversion(f"list_transform({{}}, lambda {element}: {inner.sql.replace('{}', element)})", inner.checked)
+    if not pa.types.is_struct(found):
+        return None
+    given: dict[str, list[pa.Field]] = {}
+    for f in found:
+        given.setdefault(f.name.lower(), []).append(f)
+    items, checked = [], False
+    for part in wanted.parts:
+        fields = given.get(part.name.lower(), [])
+        inner = _below(fields[0].type, part.type, depth) if len(fields) == 1 else None
+        if inner is None:
+            return None
+        if not part.nullable and fields[0].nullable:
+            inner = _refusing_null(inner)
+        access = f"struct_extract({{}}, {_text(fields[0].name)})"
+        items.append(f"{_name(part.name)} := {inner.sql.replace('{}', access)}")
+        checked = checked or inner.checked
+    return Conversion(f"CASE WHEN {{}} IS NULL THEN NULL ELSE struct_pack({', '.join(items)}) END", checked)
+
+
+def _below(found: pa.DataType, wanted: Type, depth: int) -> Conversion | None:
+    return _nested(found, wanted, depth) if wanted.is_nested else conversion(found, False, wanted)
+
+
+def _refusing_null(how: Conversion) -> Conversion:
+    return Conversion(f"CASE WHEN {{}} IS NULL THEN error('NULL') ELSE {how.sql} END", checked=True)
 
 
 def _timestamp(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | None:
@@ -154,14 +195,19 @@ def inspect(path: Path, schema: Schema) -> ParquetFile:
         tuple(g.num_rows for g in groups),
         tuple(max(g.total_byte_size, 1) for g in groups),
         tuple(column.name for column in found),
-        tuple(_conversion_of(path, column, f, column.name in int96) for column, f in zip(found, schema, strict=True)),
+        tuple(_conversion_of(path, c, f, holds_int96(c.name, int96)) for c, f in zip(found, schema, strict=True)),
     )
+
+
+def holds_int96(column: str, leaves: set[str]) -> bool:
+    """Whether a column is, or has inside, one of these leaves of a file."""
+    return any(leaf == column or leaf.startswith(f"{column}.") for leaf in leaves)
 
 
 def _conversion_of(path: Path, column: pa.Field, f: Field, int96: bool) -> Conversion:
     how = conversion(column.type, int96, f.type)
     if how is None:
-        spelled = "timestamp (INT96)" if int96 else str(column.type)
+        spelled = "timestamp (INT96)" if int96 and not f.type.is_nested else str(column.type)
         raise DataError(
             "PARQUET_TYPE_MISMATCH",
             f"{path}, column {f.name}: {spelled} does not become {f.type.sql} without loss",
@@ -169,7 +215,7 @@ def _conversion_of(path: Path, column: pa.Field, f: Field, int96: bool) -> Conve
         )
     if f.nullable or not column.nullable:
         return how
-    return Conversion(f"CASE WHEN {{}} IS NULL THEN error('NULL') ELSE {how.sql} END", checked=True)
+    return _refusing_null(how)
 
 
 def check_parquet(path: Path, schema: Schema) -> None:
@@ -216,11 +262,13 @@ def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...
             if f.name not in columns or not how.checked:
                 continue
             column = _name(found)
-            lost = (
-                f"epoch_ns({column}) % 1000 <> 0"
-                if f.type.is_timestamp
-                else f"TRY_CAST({column} AS {f.type.duckdb}) IS NULL"
-            )
+            if f.type.is_nested:
+                at = _first_failing(connection, piece, how.sql.replace("{}", column))
+                lost = f"{_ROW_NUMBER} = {at}"
+            elif f.type.is_timestamp:
+                lost = f"epoch_ns({column}) % 1000 <> 0"
+            else:
+                lost = f"TRY_CAST({column} AS {f.type.duckdb}) IS NULL"
             bad = f"{column} IS NOT NULL AND {lost}" + ("" if f.nullable else f" OR {column} IS NULL")
             row = connection.execute(
                 f"SELECT {_ROW_NUMBER} + 1, CAST({column} AS VARCHAR) FROM {_rows(piece)}"
@@ -235,9 +283,29 @@ def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...
         return DataError("NULL_IN_NOT_NULL", f"{piece.path}, row {number}: column {f.name} is NOT NULL, but has a NULL")
     return DataError(
         "PARQUET_BAD_VALUE",
-        f"{piece.path}, row {number}: column {f.name}: {value} is no {f.type.sql}",
+        f"{piece.path}, row {number}: column {f.name}: {value} is no {f.type.declared}",
         hint="declare the column with the file's type",
     )
+
+
+def _first_failing(connection: duckdb.DuckDBPyConnection, piece: ParquetPiece, sql: str) -> int:
+    """The first row whose conversion fails, by bisection (TRY takes no call of error()); -1 if none does."""
+
+    def fails(start: int, end: int) -> bool:
+        rows = _rows(replace(piece, start=start, end=end))
+        try:
+            connection.execute(f"SELECT count(CAST({sql} AS VARCHAR)) FROM {rows}").fetchone()
+        except duckdb.Error:
+            return True
+        return False
+
+    good, bad = piece.start, piece.end
+    if not fails(good, bad):
+        return -1
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (good, middle) if fails(good, middle) else (middle, bad)
+    return good
 
 
 def _rows(piece: ParquetPiece) -> str:
@@ -250,3 +318,7 @@ def _rows(piece: ParquetPiece) -> str:
 
 def _name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -25,8 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DataError
+from headrace.stream.nested import as_list, as_struct, first_hole, taken_apart
 from headrace.stream.spellings import first_failure, in_zone
-from headrace.types import INT, INTEGERS, STRING, Field, Schema, Type, arrow_schema
+from headrace.stream.text import shorten
+from headrace.types import INT, INTEGERS, STRING, Field, Schema, Type, arrow_schema, is_list
 
 __all__ = ["INT", "STRING", "Field", "to_arrow"]
 
@@ -41,6 +43,8 @@ def to_arrow(data: Any, schema: Schema, *, zone: str = "UTC") -> pa.Table | pa.R
     * Only conversions that keep the value: see docs/copy.md. A Python or NumPy float goes into
       a ``float`` column rounded, for Python has no narrower one.
     * A naive datetime in a ``timestamp`` column is a local time of ``zone``.
+    * All of this holds of an array's elements and of a struct's fields, which go by name (in a
+      tuple by position).
     """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
@@ -52,7 +56,7 @@ def to_arrow(data: Any, schema: Schema, *, zone: str = "UTC") -> pa.Table | pa.R
         if not found.num_rows:  # pandas types an empty column by guess
             match_columns(found.schema.names, schema)
             return arrow_schema(schema).empty_table()
-        return _table(found, schema, zone)
+        return _table(found, schema, zone, loose=True)
     if module == "polars" and hasattr(data, "collect"):
         data = data.collect()
     if isinstance(data, pa.RecordBatchReader):
@@ -99,15 +103,15 @@ def _reader(reader: pa.RecordBatchReader, schema: Schema, zone: str) -> pa.Recor
     return pa.RecordBatchReader.from_batches(arrow_schema(schema), batches())
 
 
-def _table(table: pa.Table, schema: Schema, zone: str) -> pa.Table:
+def _table(table: pa.Table, schema: Schema, zone: str, *, loose: bool = False) -> pa.Table:
     arrays = []
     for f, i in zip(schema, match_columns(table.schema.names, schema), strict=True):
         before, chunks = 0, []
         for chunk in table.column(i).chunks:
-            chunks.append(_column(chunk, f, zone, before))
+            chunks.append(_column(chunk, f, zone, before, loose=loose))
             before += len(chunk)
         if not chunks:
-            _check_types(table.schema.field(i).type, f)
+            _check_types(table.schema.field(i).type, f, loose=loose)
         arrays.append(pa.chunked_array(chunks, f.type.arrow))
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
 
@@ -182,14 +186,96 @@ def _from_values(values: Any, f: Field, zone: str) -> pa.Array:
         values = values.combine_chunks()
     if not isinstance(values, pa.Array):
         try:
-            values = _inferred(values, f, zone)
-        except _FAILURES as error:
-            bad = first_failure(lambda part: _inferred(part, f, zone), values)
-            where = f"row {bad + 1}, " if bad is not None else ""
-            raise DataError("INSERT_BAD_VALUE", f"{where}column {f.name}: {error}") from error
-        if f.type.name == "float" and pa.types.is_float64(values.type):
-            values = values.cast(pa.float32())
+            values = _built(values, f, zone)
+        except _BadItem as bad:
+            raise DataError("INSERT_BAD_VALUE", f"row {bad.row + 1}, column {bad.path}: {bad.why}") from None
     return _column(values, f, zone, 0)
+
+
+class _BadItem(Exception):
+    """A Python value that is none of its type: the row that has it, where in the row, and why."""
+
+    def __init__(self, row: int, path: str, why: str) -> None:
+        self.row = row
+        self.path = path
+        self.why = why
+        super().__init__(row, path, why)
+
+
+def _built(values: Any, f: Field, zone: str) -> pa.Array:
+    """Python values as Arrow: levels taken apart until there are plain values, whose type Arrow infers."""
+    if f.type.name == "array":
+        return _built_lists(values, f, zone)
+    if f.type.name == "struct":
+        return _built_structs(values, f, zone)
+    try:
+        found = _inferred(values, f, zone)
+    except _FAILURES as error:
+        bad = first_failure(lambda part: _inferred(part, f, zone), values)
+        raise _BadItem(bad or 0, f.name, str(error)) from error
+    if f.type.name == "float" and pa.types.is_float64(found.type):
+        found = found.cast(pa.float32())
+    return found
+
+
+def _built_lists(values: Any, f: Field, zone: str) -> pa.Array:
+    lengths: list[int | None] = []
+    elements: list[Any] = []
+    owners: list[int] = []
+    for row, value in enumerate(values):
+        if value is None:
+            lengths.append(None)
+            continue
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            raise _BadItem(row, f.name, f"{shorten(repr(value))} is no {f.type.sql}")
+        items = value.tolist() if hasattr(value, "tolist") else list(value)
+        lengths.append(len(items))
+        elements += items
+        owners += [row] * len(items)
+    element = Field(f.name, f.type.element)
+    try:
+        inner = _converted(_built(elements, element, zone), element, zone)
+    except _BadItem as bad:
+        raise _BadItem(owners[bad.row], bad.path, bad.why) from None
+    return as_list(pa.array(lengths, pa.int64()), inner, f.type.arrow)
+
+
+def _built_structs(values: Any, f: Field, zone: str) -> pa.Array:
+    names = [p.name.lower() for p in f.type.parts]
+    columns: list[list[Any]] = [[] for _ in names]
+    missing = []
+    for row, value in enumerate(values):
+        missing.append(value is None)
+        given: Mapping[Any, Any] = {}
+        if hasattr(value, "asDict"):  # a Row of PySpark
+            value = value.asDict()
+        if isinstance(value, Mapping):
+            given = {str(name).lower(): item for name, item in value.items()}
+            unknown = [str(name) for name in value if str(name).lower() not in names]
+            if unknown or len(given) < len(value):
+                why = f"there is no field {', '.join(unknown)}" if unknown else "a field is there more than once"
+                raise _BadItem(row, f.name, f"{why} in {f.type.sql}")
+        elif isinstance(value, tuple | list) and len(value) == len(names):
+            given = dict(zip(names, value, strict=True))
+        elif value is not None:
+            raise _BadItem(row, f.name, f"{shorten(repr(value))} is no {f.type.sql}")
+        for name, column in zip(names, columns, strict=True):
+            column.append(given.get(name))
+    fields = [Field(f"{f.name}.{p.name}", p.type) for p in f.type.parts]
+    inner = [_converted(_built(c, part, zone), part, zone) for c, part in zip(columns, fields, strict=True)]
+    return as_struct(inner, pa.array(missing, pa.bool_()), f.type.arrow)
+
+
+def _converted(array: pa.Array, f: Field, zone: str) -> pa.Array:
+    """Values of a level below, in their type."""
+    _check_types(array.type, f)
+    try:
+        return _convert(array, f.type, zone)
+    except _FAILURES:
+        bad = first_failure(lambda part: _convert(part, f.type, zone), array)
+        if bad is None:
+            raise
+        raise _BadItem(bad, f.name, f"{_shown(array[bad])} does not fit in {f.type.sql}") from None
 
 
 def _inferred(values: Any, f: Field, zone: str) -> pa.Array:
@@ -213,16 +299,44 @@ def _inferred(values: Any, f: Field, zone: str) -> pa.Array:
     return pa.array(values)
 
 
-def _check_types(found: pa.DataType, f: Field) -> None:
-    """An error if no value of Arrow type ``found`` ever becomes the column's type."""
+def _check_types(found: pa.DataType, f: Field, *, loose: bool = False) -> None:
+    """An error if no value of Arrow type ``found`` ever becomes the column's type.
+
+    ``loose`` structs, made of dicts, may lack fields.
+    """
     if pa.types.is_dictionary(found):
         found = found.value_type
-    if pa.types.is_nested(found) or not _convertible(found, f.type):
+    if f.type.name == "array" and is_list(found):
+        _check_types(found.value_type, Field(f.name, f.type.element), loose=loose)
+    elif f.type.name == "struct" and pa.types.is_struct(found):
+        _check_fields(found, f, loose=loose)
+    elif not pa.types.is_null(found) and (
+        f.type.is_nested or pa.types.is_nested(found) or not _convertible(found, f.type)
+    ):
         raise DataError(
             "INSERT_TYPE_MISMATCH",
             f"column {f.name} is {f.type.sql}, but the rows have {found}",
             hint="convert the column first",
         )
+
+
+def _check_fields(found: pa.StructType, f: Field, *, loose: bool) -> None:
+    expected = f"its fields are {', '.join(p.name for p in f.type.parts)}"
+    given = [g.name.lower() for g in found]
+    if unknown := [g.name for g in found if f.type.part(g.name) is None]:
+        raise DataError("UNKNOWN_FIELD", f"column {f.name} has no field {', '.join(unknown)}", hint=expected)
+    if len(set(given)) < len(given):
+        raise DataError("REPEATED_FIELD", f"column {f.name} has a field more than once: {found}", hint=expected)
+    for part in f.type.parts:
+        if part.name.lower() in given:
+            below = found.field(given.index(part.name.lower())).type
+            _check_types(below, Field(f"{f.name}.{part.name}", part.type), loose=loose)
+        elif not loose:
+            raise DataError(
+                "MISSING_FIELD",
+                f"column {f.name}: the rows have no field {part.name}",
+                hint=f"{expected}; fill it with NULLs",
+            )
 
 
 def _convertible(found: pa.DataType, wanted: Type) -> bool:
@@ -246,23 +360,29 @@ def _convertible(found: pa.DataType, wanted: Type) -> bool:
     return bool(t.is_null(found)) or fits[wanted.name]
 
 
-def _column(array: pa.Array, f: Field, zone: str, before: int) -> pa.Array:
+def _column(array: pa.Array, f: Field, zone: str, before: int, *, loose: bool = False) -> pa.Array:
     """One column converted and checked; ``before`` rows went before it."""
-    _check_types(array.type, f)
+    _check_types(array.type, f, loose=loose)
     try:
         result = _convert(array, f.type, zone)
     except _FAILURES:
         bad = first_failure(lambda part: _convert(part, f.type, zone), array)
         if bad is None:
             raise
-        value = array[bad].cast(pa.string()).as_py()
         raise DataError(
-            "INSERT_BAD_VALUE", f"row {before + bad + 1}, column {f.name}: {value} does not fit in {f.type.sql}"
+            "INSERT_BAD_VALUE",
+            f"row {before + bad + 1}, column {f.name}: {_shown(array[bad])} does not fit in {f.type.sql}",
         ) from None
     if not f.nullable and result.null_count:
         bad = pc.index(pc.is_null(result), True).as_py()
         raise DataError("NULL_IN_NOT_NULL", f"row {before + bad + 1}, column {f.name}: NULL in a NOT NULL column")
+    if (hole := first_hole(result, f.type, f.name)) is not None:
+        raise DataError("NULL_IN_NOT_NULL", f"row {before + hole[0] + 1}: NULL in {hole[1]}, which is NOT NULL")
     return result
+
+
+def _shown(value: pa.Scalar) -> str:
+    return shorten(str(value.as_py())) if pa.types.is_nested(value.type) else str(value.cast(pa.string()).as_py())
 
 
 def _convert(array: pa.Array, wanted: Type, zone: str) -> pa.Array:
@@ -272,6 +392,8 @@ def _convert(array: pa.Array, wanted: Type, zone: str) -> pa.Array:
         return array
     if t.is_dictionary(array.type):
         return _convert(array.dictionary_decode(), wanted, zone)
+    if wanted.is_nested:
+        return _convert_nested(array, wanted, zone)
     if wanted.is_decimal and t.is_integer(array.type):
         array = array.cast(pa.decimal128(38, 0))  # Arrow would refuse by type what may fit by value
     if t.is_float16(array.type):
@@ -287,3 +409,15 @@ def _convert(array: pa.Array, wanted: Type, zone: str) -> pa.Array:
         if not pc.all(same).as_py():
             raise pa.ArrowInvalid("value changed")
     return result
+
+
+def _convert_nested(array: pa.Array, wanted: Type, zone: str) -> pa.Array:
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted.arrow)
+    if wanted.name == "array":
+        lengths, elements = taken_apart(array)
+        return as_list(lengths, _convert(elements, wanted.element, zone), wanted.arrow)
+    given = dict(zip((f.name.lower() for f in array.type), array.flatten(), strict=True))
+    nothing = pa.nulls(len(array))
+    fields = [_convert(given.get(p.name.lower(), nothing), p.type, zone) for p in wanted.parts]
+    return as_struct(fields, array.is_null(), wanted.arrow)
