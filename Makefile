@@ -16,7 +16,7 @@ demo: python java ## the car plant: bulk load, live inserts, a view that stays f
 	@$(PYTHON_IN_VENV) -m headrace.demo $(ARGS)
 
 test: lint java ## lint, types, tests and doctests; ARGS="-k name" runs some tests
-	@$(PYTHON_IN_VENV) -m pytest $(ARGS)
+	@$(PYTHON_IN_VENV) -m pytest -n 2 --dist loadgroup $(ARGS)
 
 bench: python java ## benchmarks against peers, written to docs/benchmarks; ARGS="--quick"
 	@$(PYTHON_IN_VENV) -m bench $(ARGS)

@@ -65,8 +65,8 @@ def test_views_say_what_they_keep_and_where_it_runs(db: Database) -> None:
     db.insert("clicks", [(1, "a"), (2, "b")])
     db.insert("clicks", [(1, "a")])
     row = one(db, "SELECT * FROM headrace.views WHERE name = 'V'")
-    # 16 bytes of a sum or 4 of an int, and the text
-    assert (row["state_rows"], row["queue_rows"], row["state_bytes"]) == (6, 6, 3 * (16 + 1) + 3 * (4 + 1))
+    # 8 bytes of a sum or 4 of an int, and the text
+    assert (row["state_rows"], row["queue_rows"], row["state_bytes"]) == (6, 6, 3 * (8 + 1) + 3 * (4 + 1))
     assert (row["insert_place"], row["query_place"]) == ("native", "native")
     assert "task_bytes" in row["insert_reason"]
     db.insert("clicks", [(1, "a"), (1, "b"), (1, "c")])  # past compact_rows: merged

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ from headrace.sql.store_assignment import stored
 from headrace.store import Store
 from headrace.store.writer import closed
 from headrace.types import quote
-from headrace.view.compiled import ContinuousView, reopen
+from headrace.view.compiled import ContinuousView, bring_up_to_date, reopen
 from headrace.view.reading import Answers
 from headrace.wording import counted
 
@@ -402,4 +403,7 @@ class Database:
                     self._views[view.name.lower()] = reopen(
                         view, self.catalog, self._runtime.analyzer(view.types), files, self._runtime.settings.time_zone
                     )
+        if self._views:
+            up_to_date = partial(bring_up_to_date, views=list(self._views.values()))
+            self._runtime.store.commit(up_to_date, label="states of an earlier Headrace")
         self._runtime.writer_version = self.catalog.version

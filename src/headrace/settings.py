@@ -44,8 +44,8 @@ class Settings:
     compact_rows: int = 8_192
     """A state relation is merged once this many appended rows (or as many as it has groups) have come."""
     state_memory: int = 2 * 1024 * 1024 * 1024
-    """Bytes of merged state kept in memory over all views; a view's state beyond it is merged in the store at each
-    query instead."""
+    """Bytes of merged state kept in memory over all views, and of tables they join; a view's state beyond it is merged
+    in the store at each query instead."""
     driver_memory: str = "2g"
     """Memory of the Spark driver Headrace starts itself."""
     memory_limit: str = "4GB"

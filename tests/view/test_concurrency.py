@@ -25,7 +25,6 @@ from headrace.reading import Reader
 from headrace.store.writer import WAITING
 from headrace.view.compaction import BACKLOG
 from headrace.view.compiled import ContinuousView
-from headrace.view.resident import Resident
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -418,14 +417,13 @@ def test_views_first_read_while_memory_is_counted() -> None:
     with counting() as db:
         insert(db)
         db.sql("SELECT * FROM v").rows()
-        state = db.continuous("v").plan.states[0]
         failures: list[BaseException] = []
         done = threading.Event()
 
         def count() -> None:
             try:
                 while not done.is_set():
-                    db.answers._affordable(Resident(state))
+                    db.answers._room()
             except BaseException as error:
                 failures.append(error)
 

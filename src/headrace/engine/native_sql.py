@@ -32,7 +32,7 @@ from headrace.engine.native_decimals import Number, number
 from headrace.engine.native_functions import FUNCTIONS, can_raise, require_plain
 from headrace.engine.native_text import NotNative, is_utc, text_literal
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
-from headrace.types import DOUBLE, Type
+from headrace.types import BIGINT, DOUBLE
 
 __all__ = ["NotNative", "native", "native_agg"]
 
@@ -206,18 +206,14 @@ def _sum(agg: Agg, printer: Printer) -> str:
     where = _where(agg, printer)
     if agg.type == DOUBLE:
         return f"sum({distinct}{printer(arg)}{'' if arg.type == DOUBLE else '::DOUBLE'}){where}"
-    if not agg.type.is_decimal:
+    if not agg.type.is_decimal and agg.type != BIGINT:
         raise NotNative(f"sum as {agg.type.sql} is not a primitive aggregate")
     if arg.type.is_integer:
-        return _hugeint_as(f"sum({distinct}{printer(arg)}){where}", agg.type)
+        return f"CAST(sum({distinct}{printer(arg)}){where} AS {agg.type.duckdb})"
     if not arg.type.is_decimal or arg.type.scale != agg.type.scale:
         raise NotNative(f"sum of {arg.type.sql} as {agg.type.sql} is not a primitive aggregate")
     total = f"sum({distinct}{printer.loose(arg)}){where}"
     return total if agg.type.precision == 38 else f"CAST({total} AS {agg.type.duckdb})"
-
-
-def _hugeint_as(text: str, kind: Type) -> str:
-    return f"CAST({text} AS {kind.duckdb})"
 
 
 def _plain(name: str) -> Callable[[Agg, Printer], str]:

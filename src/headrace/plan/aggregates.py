@@ -10,13 +10,14 @@ tuples), so they can be stored, inspected, and merged in any order and grouping:
 | aggregate            | partial columns                      | merge            |
 |----------------------|--------------------------------------|------------------|
 | count                | count                                | sum              |
-| sum, avg             | exact wide sum (double for floats), count | sum         |
+| sum, avg             | exact sum (double for floats), count | sum              |
 | min, max             | itself                               | min, max         |
 | bool_and, bool_or    | itself                               | bool_and, bool_or |
 | stddev, variance     | count, mean, m2 (squared deviations) | pairwise update  |
 
-Sums of integers and decimals are kept in 38 digits: an intermediate sum never
-overflows where the final one would not, whatever the order of arrival.
+Sums of bigints and decimals are kept in 38 digits, those of narrower integers in a
+bigint: an intermediate sum never overflows where the final one would not,
+whatever the order of arrival.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def decompose(agg: Agg) -> Decomposition:
     >>> from headrace.types import INT
     >>> d = decompose(Agg(DOUBLE, "avg", (Column(INT, 1, "x"),)))
     >>> [(p.fn, p.type.sql) for p in d.partials]
-    [('sum', 'decimal(38,0)'), ('count', 'bigint')]
+    [('sum', 'bigint'), ('count', 'bigint')]
     """
     if agg.fn == "count":
         return Decomposition((_count(agg),), lambda c: _or_zero(c[0]))
@@ -184,7 +185,9 @@ def _wide(type: Type) -> Type:
 
 
 def _sum(agg: Agg) -> Agg:
-    return replace(agg, type=_wide(agg.args[0].type), fn="sum")
+    arg = agg.args[0].type
+    # Four thousand million of the largest ints add up to a bigint.
+    return replace(agg, type=BIGINT if arg.is_integer and arg != BIGINT else _wide(arg), fn="sum")
 
 
 def _count(agg: Agg) -> Agg:

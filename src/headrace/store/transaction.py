@@ -164,6 +164,17 @@ class Transaction(Reading):
         if altered:
             self.changed.add(key_of(relation))
 
+    def reshape(self, relation: str, schema: pa.Schema) -> None:
+        """Keep the relation's rows in other types, of the same columns; a value that does not fit is an error."""
+        key = self._known(relation)
+        rows = self.scan(key).cast(schema)
+        self.schemas[key] = schema
+        with writing(self._segments.parent):
+            self.cursor.execute(
+                "UPDATE book.relations SET arrow = ?::BLOB WHERE relation = ?", [schema.serialize().to_pybytes(), key]
+            )
+        self.replace(key, rows)
+
     def drop_relation(self, relation: str) -> None:
         """Remove a stored relation with its rows and segments."""
         key = self._known(relation)

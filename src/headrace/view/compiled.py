@@ -7,17 +7,18 @@ pipeline. All three are compiled here, once, from the view's split plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import pyarrow as pa
 from sqlglot import exp
 
 from headrace.catalog import Catalog, View
 from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.worker import BATCH, PARTIALS, Pipeline, Static
-from headrace.errors import SqlError
+from headrace.errors import SqlError, StoreError
 from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, views_in, walk_plan
 from headrace.plan.pipelines import SplitPlan, State, StreamPipeline
 from headrace.plan.rules import optimize
@@ -26,6 +27,7 @@ from headrace.plan.split import split
 from headrace.sql.binder import Binder
 from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
+from headrace.store import Transaction
 from headrace.types import Field, Schema, arrow_schema
 
 
@@ -202,6 +204,27 @@ def reopen(
     plan, _ = split_view(statement, catalog, analyzer)
     assert plan is not None
     return ContinuousView(view, plan, statics_of(files), zone)
+
+
+def bring_up_to_date(tx: Transaction, views: Iterable[ContinuousView]) -> None:
+    """Keep the states an earlier Headrace left in the types this one gives them."""
+    stale: dict[str, pa.Schema] = {}
+    for view in views:
+        for state in view.plan.states:
+            relation, wanted = view.relation(state), arrow_schema(state.schema)
+            stored = tx.schemas.get(relation.lower())
+            if stored is None or stored.names != wanted.names:
+                raise StoreError(
+                    "STATE_OUTDATED",
+                    f"the state of view {view.name} has other columns than this Headrace keeps for it",
+                    hint="open the database with the Headrace that wrote it, and make the view anew with this one",
+                )
+            if stored != wanted:
+                stale[relation] = wanted
+    for relation, wanted in stale.items():
+        tx.reshape(relation, wanted)
+    if not stale:
+        tx.unchanged()
 
 
 def _stream_columns(plan: Node) -> tuple[str, ...]:

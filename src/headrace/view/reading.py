@@ -30,6 +30,7 @@ from headrace.store import Snapshot, Transaction
 from headrace.types import arrow_schema
 from headrace.view.compiled import ContinuousView
 from headrace.view.resident import Resident, Unfoldable, can_reside
+from headrace.view.table_rows import TableRows
 
 Views = Mapping[str, ContinuousView]
 """Continuous views by their names in lower case, as of one catalog version."""
@@ -55,6 +56,7 @@ class Answers:
         self._prepared: dict[str, tuple[ContinuousView, query.Prepared]] = {}
         self._residents = WeakKeyDictionary[ContinuousView, dict[str, Resident | None]]()
         self._guard = threading.Lock()
+        self._tables = TableRows(runtime)
         self.evaluations = 0
         """How often an upper pipeline really ran."""
 
@@ -93,6 +95,7 @@ class Answers:
         with self.lock(view.name):
             self._kept.pop(view.name, None)
             self._prepared.pop(view.name, None)
+            self._tables.clear()
             with self._guard:
                 self._residents.pop(view, None)
 
@@ -123,11 +126,13 @@ class Answers:
 
     def _evaluate(self, snapshot: Snapshot, view: ContinuousView, views: Views, patient: bool) -> pa.Table:
         below = {("view", v): self.rows(snapshot, views[v.lower()], views, patient=patient) for v in view.upper_views}
-        leaves = replace(self.states(snapshot, view, patient=patient), arrow=below)
-        self.evaluations += 1
         if self._prepared.get(view.name, (None,))[0] is not view:
             self._prepared[view.name] = (view, query.Prepared(self._runtime, view.plan.upper))
-        return query.run(self._runtime, snapshot, self._prepared[view.name][1], leaves)
+        prepared = self._prepared[view.name][1]
+        leaves = self.states(snapshot, view, patient=patient)
+        beside = self._tables.of(snapshot, prepared, self._room()) if view.upper_tables else {}
+        self.evaluations += 1
+        return query.run(self._runtime, snapshot, prepared, replace(leaves, arrow={**below, **beside}))
 
     # Resident states
 
@@ -148,7 +153,11 @@ class Answers:
             resident = Resident(state)
         if not self._drain(snapshot, view, state, resident):
             return None
-        held[state.name] = resident if self._affordable(resident) else None
+        held[state.name] = resident
+        if self._room() < 0:
+            self._tables.clear()  # states first: they are what changes
+            if self._room() < 0:
+                held[state.name] = None
         return held[state.name]
 
     def _drain(self, reading: Snapshot | Transaction, view: ContinuousView, state: State, resident: Resident) -> bool:
@@ -172,10 +181,11 @@ class Answers:
         with self._guard:
             return self._residents.setdefault(view, {})
 
-    def _affordable(self, resident: Resident) -> bool:
+    def _room(self) -> int:
+        """The bytes of memory left for states and tables."""
         with self._guard:  # a view that is read for the first time would come in between
             every = {r for held in self._residents.values() for r in list(held.values()) if r is not None}
-        return sum(r.bytes for r in every | {resident}) <= self._runtime.settings.state_memory
+        return self._runtime.settings.state_memory - sum(r.bytes for r in every) - self._tables.bytes
 
     # Compaction
 
