@@ -17,6 +17,7 @@ from headrace import file_tables, query, tables
 from headrace.catalog import Catalog, FileSource, Relation, Stream, Table, View, kind_of, to_json
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
+from headrace.parquet_files import write_parquet
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
 from headrace.runtime import Runtime
@@ -93,7 +94,7 @@ class Definer:
         try:
             if file is not None:
                 with writing(file):
-                    pq.write_table(rows, file)
+                    write_parquet(rows, file)
             self._define(self._runtime.catalog.with_relation(table), table, work)
         except BaseException:
             if file is not None and file.exists():
@@ -250,7 +251,7 @@ class Definer:
         written = self._runtime.scratch_file(".parquet")
         try:
             with writing(written):
-                pq.write_table(rows.combine_chunks(), written)
+                write_parquet(rows.combine_chunks(), written)
             with written.open("rb") as bytes_:
                 name = f"static_{hashlib.file_digest(bytes_, 'sha256').hexdigest()[:40]}"
             if same := next((file for file in known if file.name.startswith(f"{name}-")), None):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace import tables
 from headrace.catalog import Table
@@ -27,6 +26,7 @@ from headrace.engine.spark import Relation, leaf, run_plan
 from headrace.engine.worker import conform
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.file_tables import Opened, open_files
+from headrace.parquet_files import write_parquet
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node, Project, Scan, walk_plan
 from headrace.runtime import Runtime
@@ -218,5 +218,5 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Scan, leaves: Leaves)
 def publish(runtime: Runtime, rows: pa.Table) -> Path:
     """Rows as a Parquet file other processes can read."""
     file = runtime.scratch_file(".parquet")
-    pq.write_table(rows, file)
+    write_parquet(rows, file)
     return file

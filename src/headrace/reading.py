@@ -28,6 +28,7 @@ from headrace.store import Snapshot
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView
 from headrace.view.inlining import inlined
+from headrace.view.lookup import Lookup, lookup_of
 from headrace.view.reading import Answers, Views
 
 _KEPT_QUERIES = 256
@@ -47,6 +48,8 @@ class _Planned:
     """All continuous views of that version: those it reads may read others."""
     by_state: tuple[ContinuousView, query.Prepared] | None
     """The plan over the one view's state instead of its answer, where that is less work."""
+    lookup: Lookup | None
+    """What that plan is, if it asks for one group by its key."""
 
 
 class Kept:
@@ -140,7 +143,8 @@ class Reader:
         views = {scan.relation: everything.get(scan.relation.lower()) for scan in whole.scans}
         found = inlined(whole.plan, views)
         by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
-        return _Planned(version, whole, views, everything, by_state)
+        lookup = None if found is None else lookup_of(found[1], {s.name: s for s in found[0].plan.states})
+        return _Planned(version, whole, views, everything, by_state, lookup)
 
     def _file_tables(self, planned: _Planned) -> list[Table]:
         """The tables over files a query reads, by itself or through a continuous view."""
@@ -151,6 +155,10 @@ class Reader:
 
     def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
         everything = planned.everything
+        if planned.by_state is not None and planned.lookup is not None:
+            rows = self._answers.find(snapshot, planned.by_state[0], planned.lookup, patient=patient)
+            if rows is not None:
+                return rows
         if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0], everything):
             filtered, over_state = planned.by_state
             with self._answers.lock(filtered.name):

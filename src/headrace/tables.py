@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from headrace.catalog import Table
 from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import DataError
+from headrace.parquet_files import parquet_writer, write_parquet
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
 from headrace.stream.nested import first_hole, is_strict
@@ -50,7 +51,7 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
             file = runtime.store.new_segment(tail_of(table.name))
             try:
                 with writing(file):
-                    pq.write_table(rows, file)
+                    write_parquet(rows, file)
                 add_segments(runtime, table, [(file, rows.num_rows)])
             except BaseException:
                 runtime.store.discard(file)
@@ -85,7 +86,7 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
 def segment_writer(file: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
     """Write a segment piece by piece; a write that fails is the store's error, whatever else fails is not."""
     with writing(file):
-        writer = pq.ParquetWriter(file, schema)
+        writer = parquet_writer(file, schema)
 
     def write(rows: pa.Table) -> None:
         with writing(file):
@@ -119,7 +120,7 @@ def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
     rows = tx.query(f"SELECT {names} FROM {tx.table(tail_of(table.name))}").cast(arrow_schema(table.columns))
     file = runtime.store.new_segment(tail_of(table.name))
     with writing(file):
-        pq.write_table(rows, file)
+        write_parquet(rows, file)
     tx.add_segment(tail_of(table.name), file, rows.num_rows, altered=False)
     tx.replace(tail_of(table.name), rows.slice(0, 0))
 

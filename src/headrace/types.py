@@ -117,6 +117,10 @@ class Type:
         return all(p.type.is_groupable and not p.type.is_float for p in self.parts) if self.parts else self.is_native
 
     @property
+    def holds_floats(self) -> bool:
+        return self.is_float or any(p.type.holds_floats for p in self.parts)
+
+    @property
     def is_integer(self) -> bool:
         return self.name in ("tinyint", "smallint", "int", "bigint")
 

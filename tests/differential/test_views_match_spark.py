@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,13 @@ def test_differential_native(name: str, spark: Any) -> None:
 def test_differential_engines_leave_the_same_state(name: str, spark: Any) -> None:
     native = ["auto"] if name.endswith("[spark]") else ["native", "tasks"]
     check(case(VIEWS[name]), spark, [*native, "spark"], [Schedule(cuts=(25,))])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "condition", ["g = 'a'", "g = 'none'", "g = ''", "g = NULL", "g >= 'a'", "n > 5", "g = 'b' AND t > 0"]
+)
+def test_differential_filtered_reads(condition: str, spark: Any) -> None:
+    view = "SELECT g, count(*) AS n, sum(x) AS t, min(d) AS low, max(f) AS high FROM s GROUP BY g"
+    asked = replace(case(view), query=f"SELECT high, g, n, t, low FROM v WHERE {condition}")
+    check(asked, spark, ["native"], SCHEDULES[1:])

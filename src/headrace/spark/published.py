@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.catalog import Relation, Stream, from_json
 from headrace.engine.failures import packed, restored
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, StoreError
+from headrace.parquet_files import write_parquet
 from headrace.spark.inbox import INBOX, owned, ring, write_whole
 from headrace.store.directory import remove
 
@@ -167,7 +167,7 @@ def publish(database: Path, key: str, epoch: int, rows: pa.Table) -> Path:
 
 def write_rows(path: Path, rows: pa.Table) -> None:
     new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    pq.write_table(rows, new, row_group_size=262_144)
+    write_parquet(rows, new, row_group_size=262_144)
     new.rename(path)
 
 

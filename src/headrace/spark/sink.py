@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from headrace.catalog import Stream, View
 from headrace.errors import CatalogError, DataError
+from headrace.parquet_files import parquet_writer
 from headrace.spark.inbox import JOB, Manifest, Tray, owned, require_database
 from headrace.spark.published import definition, zone_of
 from headrace.store.directory import sync_file
@@ -70,7 +71,7 @@ class _Target:
         try:
             for part in batches:
                 if part.num_rows:
-                    writer = writer or pq.ParquetWriter(path, arrow_schema(self.stream.columns), compression="lz4")
+                    writer = writer or parquet_writer(path, arrow_schema(self.stream.columns), compression="lz4")
                     whole = to_arrow(part, self.stream.columns, zone=self.zone)
                     assert isinstance(whole, pa.Table)
                     writer.write_table(whole)

@@ -88,6 +88,9 @@ def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | No
     cast = f"CAST({{}} AS {wanted.duckdb})"
     if t.is_dictionary(found):
         found = found.value_type
+    if t.is_floating(found) and wanted.is_float:
+        fits = wanted.name == "double" or not t.is_float64(found)
+        return Conversion(past_statistics(cast, wanted)) if fits else None
     if t.is_null(found) or found == wanted.arrow:
         return Conversion(cast) if not (int96 and wanted.is_timestamp) else None
     if t.is_integer(found):
@@ -103,9 +106,6 @@ def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | No
         if not wanted.is_decimal or not 0 <= found.scale <= wanted.scale:
             return None
         return Conversion(cast, checked=found.precision - found.scale > wanted.precision - wanted.scale)
-    if t.is_floating(found):
-        fits = wanted.name == "double" or (wanted.name == "float" and not t.is_float64(found))
-        return Conversion(cast) if fits else None
     if t.is_timestamp(found):
         return _timestamp(found, int96, wanted)
     text = t.is_large_string(found) or t.is_string_view(found)
@@ -113,9 +113,18 @@ def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | No
     return Conversion(cast) if (text and wanted.name == "string") or (blob and wanted.name == "binary") else None
 
 
+def past_statistics(value: str, type: Type) -> str:
+    """A float as the file has it, whatever the file's statistics say.
+
+    Writers leave NaN out of a column's minimum and maximum. DuckDB trusts those: it would skip the rows
+    that a comparison with NaN, the greatest of all, is true for.
+    """
+    return f"CASE WHEN isnan({value}) THEN 'nan'::{type.duckdb} ELSE {value} END"
+
+
 def _nested(found: pa.DataType, wanted: Type, depth: int = 0) -> Conversion | None:
     """A list or struct put together of its converted elements or fields; fields that are not wanted are not read."""
-    if pa.types.is_null(found) or (found == wanted.arrow and not is_strict(wanted)):
+    if pa.types.is_null(found) or (found == wanted.arrow and not is_strict(wanted) and not wanted.holds_floats):
         return Conversion(f"CAST({{}} AS {wanted.duckdb})")
     if wanted.name == "array":
         if not is_list(found):

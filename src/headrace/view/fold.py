@@ -66,6 +66,23 @@ def number(lanes: Array, index: Array, groups: Array, count: int) -> tuple[Array
 
 
 @njit(cache=True, nogil=True)
+def find(lanes: Array, index: Array, groups: Array) -> int:  # pragma: no cover
+    """The number of the one group with these lanes; -1 if there is none."""
+    mask = index.shape[0] - 1
+    at = _slot(lanes, 0, mask)
+    while index[at] >= 0:
+        same = True
+        for lane in range(lanes.shape[1]):
+            if groups[index[at], lane] != lanes[0, lane]:
+                same = False
+                break
+        if same:
+            return int(index[at])
+        at = (at + 1) & mask
+    return -1
+
+
+@njit(cache=True, nogil=True)
 def fill_index(groups: Array, count: int, index: Array) -> None:  # pragma: no cover
     """Enter groups, all different, into an empty table."""
     mask = index.shape[0] - 1

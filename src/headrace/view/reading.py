@@ -29,6 +29,7 @@ from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
 from headrace.types import arrow_schema
 from headrace.view.compiled import ContinuousView
+from headrace.view.lookup import Lookup
 from headrace.view.resident import Resident, Unfoldable, can_reside
 from headrace.view.table_rows import TableRows
 
@@ -118,6 +119,12 @@ class Answers:
             else:
                 live["state", state.name] = resident.table()
         return query.Leaves({}, merges, live, batches)
+
+    def find(self, snapshot: Snapshot, view: ContinuousView, lookup: Lookup, *, patient: bool) -> pa.Table | None:
+        """The answer of a lookup; None if the state is not in memory."""
+        with self.lock(view.name):
+            resident = self._caught_up(snapshot, view, lookup.state, patient)
+            return None if resident is None else lookup.answer(resident.find(lookup.key))
 
     def _changed(self, snapshot: Snapshot, view: ContinuousView, views: Views) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]

@@ -14,7 +14,7 @@ the view's lock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -94,6 +94,13 @@ class Resident:
             pa.Table.from_arrays(ordered, schema=self._schema).to_batches(max_chunksize=BATCH_ROWS), self._schema
         )
 
+    def find(self, key: Sequence[pa.Array]) -> pa.Table:
+        """A copy of the one row with this key, or no row; each part of the key is an array of one."""
+        lanes = self._lanes_of(key, 1, learn=False)
+        found = fold.find(lanes, self._index, self._groups)
+        table = self.table()
+        return table.slice(0, 0) if found < 0 else table.slice(found, 1).take([0])
+
     def _in_order(self, arrays: list[Any]) -> list[Any]:
         """The columns as the schema has them: a column object may hold several that are apart."""
         placed: list[Any] = [None] * len(arrays)
@@ -103,15 +110,19 @@ class Resident:
         return placed
 
     def _number(self, keys: list[pa.Array], rows: int) -> tuple[Array, Array]:
-        lanes = np.empty((rows, self._lanes), np.int64)
-        at = 0
-        for key, array in zip(self._keys, keys, strict=True):
-            key.write_lanes(array, lanes[:, at : at + key.lanes])
-            at += key.lanes
+        lanes = self._lanes_of(keys, rows, learn=True)
         self._reserve(self.rows + rows)
         numbers, firsts = fold.number(lanes, self._index, self._groups, self.rows)
         self.rows += len(firsts)
         return numbers, firsts
+
+    def _lanes_of(self, keys: Sequence[pa.Array], rows: int, *, learn: bool) -> Array:
+        lanes = np.empty((rows, self._lanes), np.int64)
+        at = 0
+        for key, array in zip(self._keys, keys, strict=True):
+            key.write_lanes(array, lanes[:, at : at + key.lanes], learn=learn)
+            at += key.lanes
+        return lanes
 
     def _reserve(self, rows: int) -> None:
         if rows > len(self._groups):
@@ -143,14 +154,17 @@ class _Keys:
     def column(self) -> pa.ChunkedArray:
         return pa.chunked_array(self._chunks, self._type.arrow)
 
-    def write_lanes(self, array: pa.Array, out: Array) -> None:
-        """Write lanes that are equal exactly when the keys are; NULL equals NULL, as in GROUP BY."""
+    def write_lanes(self, array: pa.Array, out: Array, *, learn: bool) -> None:
+        """Write lanes that are equal exactly when the keys are; NULL equals NULL, as in GROUP BY.
+
+        ``learn`` gives texts that are new a number of their own, else they have one that no key has.
+        """
         nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
         name = self._type.name
         if self._type.is_decimal:
             out[:] = _wide(array)
         elif name in ("string", "binary"):
-            out[:, 0] = self._code(array)
+            out[:, 0] = self._code(array, learn)
         elif self._type.is_float:
             values = _plain(array, np.float64)
             lanes = (values + 0.0).view(np.int64)  # one zero
@@ -166,11 +180,12 @@ class _Keys:
             if self.lanes == 2:
                 out[nulls, 1] = _NULL_BITS
 
-    def _code(self, array: pa.Array) -> Array:
+    def _code(self, array: pa.Array, learn: bool) -> Array:
         """A number for each text, the same for equal texts."""
         encoded = array.dictionary_encode()
         codes = self._codes
-        known = [codes.setdefault(value, len(codes)) for value in encoded.dictionary.to_pylist()]
+        values = encoded.dictionary.to_pylist()
+        known = [codes.setdefault(v, len(codes)) if learn else codes.get(v, -1) for v in values]
         places = _plain(encoded.indices, np.int64)
         return np.array([*known, 0], np.int64)[places]
 
