@@ -124,6 +124,8 @@ class Database:
         with self.in_use():
             asked = self._reader.known(text)
             if asked is None:
+                if (rows := self._reader.looked_up(text)) is not None:
+                    return self._result(rows)
                 inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
                 if inline is not None and isinstance(self.catalog.find(inline.name), Stream | Table):
                     return self._insert_inline(inline)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from headrace.store import Snapshot
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView
 from headrace.view.inlining import inlined
-from headrace.view.lookup import Lookup, lookup_of
+from headrace.view.lookup import Lookup, lookup_of, shape_of
 from headrace.view.reading import Answers, Views
 
 _KEPT_QUERIES = 256
@@ -55,8 +56,9 @@ class _Planned:
 class Kept:
     """A query with its plan under some catalog version; one assignment replaces it."""
 
-    def __init__(self, statement: s.Query | s.Insert) -> None:
+    def __init__(self, statement: s.Query | s.Insert, text: str = "") -> None:
         self.statement = statement
+        self.text = text
         self._planned: _Planned | None = None
 
     def under(self, version: int) -> _Planned | None:
@@ -77,6 +79,8 @@ class Reader:
         self._answers = answers
         self._inside = inside
         self._kept: dict[str, Kept] = {}
+        self._shapes: dict[str, Kept] = {}
+        """Lookups by the shape of their texts."""
 
     @property
     def _catalog(self) -> Catalog:
@@ -89,8 +93,21 @@ class Reader:
     def remember(self, text: str, statement: s.Query) -> Kept:
         if len(self._kept) >= _KEPT_QUERIES:
             self._kept.clear()
-        self._kept[text] = kept = Kept(statement)
+        self._kept[text] = kept = Kept(statement, text)
         return kept
+
+    def looked_up(self, text: str) -> pa.Table | None:
+        """The answer of a query whose like was planned before, if it is a lookup in a state in memory."""
+        shape = shape_of(text) if self._shapes else None
+        kept = self._shapes.get(shape[0]) if shape is not None else None
+        planned = kept.under(self._catalog.version) if kept is not None else None
+        if shape is None or planned is None or planned.by_state is None or planned.lookup is None:
+            return None
+        with self._runtime.store.read() as snapshot, suppress(query.Again):
+            if self._runtime.writer_version == planned.version:
+                lookup = planned.lookup.of(shape[1])
+                return self._answers.find(snapshot, planned.by_state[0], lookup, patient=False)
+        return None
 
     def plan(self, statement: s.Query | s.Insert) -> Node:
         """The plan of a query, or of the rows an INSERT stores, checked for what cannot be asked yet."""
@@ -122,7 +139,7 @@ class Reader:
         """
         for attempt in itertools.count():
             version = self._catalog.version
-            planned = kept.under(version) or kept.keep(self._planned(version, kept.statement))
+            planned = kept.under(version) or self._plan_anew(version, kept)
             refresh(self._runtime, self._file_tables(planned))
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
@@ -136,6 +153,15 @@ class Reader:
                             raise
             time.sleep(0.001)
         raise AssertionError("never ends without an answer")
+
+    def _plan_anew(self, version: int, kept: Kept) -> _Planned:
+        planned = kept.keep(self._planned(version, kept.statement))
+        shape = shape_of(kept.text) if planned.lookup is not None else None
+        if shape is not None and planned.lookup is not None and planned.lookup.asks_for(shape[1]):
+            if len(self._shapes) >= _KEPT_QUERIES:
+                self._shapes.clear()
+            self._shapes[shape[0]] = kept
+        return planned
 
     def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
         whole = query.Prepared(self._runtime, self.plan(statement))

@@ -104,3 +104,46 @@ def test_a_view_begun_again_is_empty(finds: list[int]) -> None:
         db.insert("s", [(1,), (1,)])
         assert db.sql("SELECT n FROM v WHERE a = 1").rows() == [(2,)]
     assert finds == [1, 0, 1]
+
+
+def test_a_text_that_differs_in_its_constant_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.reading import Reader
+
+    planned: list[str] = []
+    plan = Reader._plan_anew
+    monkeypatch.setattr(Reader, "_plan_anew", lambda self, v, kept: (planned.append(kept.text), plan(self, v, kept))[1])
+    with headrace.connect(engine="native") as db:
+        db.sql("CREATE STREAM s (a INT, b STRING)")
+        db.sql("CREATE VIEW v AS SELECT a, count(*) AS n FROM s GROUP BY a")
+        db.sql("CREATE VIEW w AS SELECT b, count(*) AS n, min(a) AS low FROM s GROUP BY b")
+        db.insert("s", [(1, "x"), (1, "y z"), (-1, "x"), (123456789, "it's"), (2147483647, ""), (None, "5")])
+
+        def ask(text: str) -> tuple[list[tuple[Any, ...]], bool]:
+            before = len(planned)
+            return db.sql(text).rows(), len(planned) > before
+
+        assert ask("SELECT n FROM v WHERE a = 1") == ([(2,)], True)
+        assert ask("SELECT n FROM v WHERE a = 2") == ([], False)
+        assert ask("SELECT n FROM v WHERE a = 123456789") == ([(1,)], False)
+        assert ask("SELECT n FROM v WHERE a = 2147483647") == ([(1,)], True)  # might have been a bigint
+        assert ask("SELECT n FROM v WHERE a = -1") == ([(1,)], True)
+        assert ask("SELECT n FROM v WHERE a = 1.0") == ([(2,)], True)
+        assert ask("SELECT n FROM v WHERE a = '1'") == ([(2,)], True)
+        assert ask("SELECT n FROM v WHERE a = 1 LIMIT 0") == ([], True)
+        assert ask("SELECT n FROM v WHERE a = 7 -- 1") == ([], True)
+        assert ask("SELECT low FROM w WHERE b = 'x'") == ([(-1,)], True)
+        assert ask("SELECT low FROM w WHERE b = 'y z'") == ([(1,)], False)
+        assert ask("SELECT low FROM w WHERE b = ''") == ([(2147483647,)], False)
+        assert ask("SELECT low FROM w WHERE b = 'it''s'") == ([(123456789,)], True)
+        assert ask("SELECT low FROM w WHERE b = '5'") == ([(None,)], False)
+        with pytest.raises(headrace.HeadraceError):  # a text that is no number, compared with one
+            ask("SELECT low FROM w WHERE b = 6")
+        db.insert("s", [(2, "x")])
+        assert ask("SELECT n FROM v WHERE a = 2") == ([(1,)], False)
+        db.sql("DROP VIEW v")
+        with pytest.raises(headrace.HeadraceError, match="NOT_FOUND"):
+            ask("SELECT n FROM v WHERE a = 1")
+        db.sql("CREATE VIEW v AS SELECT a, sum(a) AS n FROM s GROUP BY a")
+        db.insert("s", [(3, "x"), (3, "x")])
+        assert ask("SELECT n FROM v WHERE a = 3") == ([(6,)], True)
+        assert ask("SELECT n FROM v WHERE a = 4") == ([], False)
