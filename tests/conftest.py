@@ -24,6 +24,7 @@ def examples(n: int) -> int:
     return n * 20 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else n
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, one of them runs all that need Spark: there is one session."""
     for item in items:

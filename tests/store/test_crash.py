@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from conftest import examples
 from headrace.store import Store, ledger
 
 # Each epoch appends as many rows to `a` as to `b`, records its number and, now and then, compacts, spills a
@@ -48,7 +49,7 @@ def test_oracle_killed_at_random_instants(tmp_path: Path) -> None:
     path = tmp_path / "plant.hr"
     dice = random.Random(17)
     acknowledged: list[int] = []
-    for _ in range(30):
+    for _ in range(examples(12)):
         child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE)
         assert child.stdout is not None
         first = child.stdout.readline()

@@ -9,7 +9,9 @@ cut back to what open snapshots can still ask about.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import pyarrow as pa
 
 from headrace.store.durability import Durability
 
@@ -17,6 +19,9 @@ CATALOG = ""
 """The name the catalog itself changes under; no relation may have it."""
 
 _TRIM_AT = 256
+
+RECENT_ROWS = 8_192
+"""Appended rows of a relation that are also kept in memory."""
 
 
 MARKS = r"^(rewrite|filling) of "
@@ -78,6 +83,49 @@ class Runs:
             self._highs.insert(at, n)
 
 
+class Recent:
+    """The newest batches appended to relations: what a query that comes often asks for, without a statement.
+
+    Like changes, they stand here before the database commits their epoch, and snapshots ask with their own.
+
+    >>> recent, batch = Recent(), pa.table({"n": [1]})
+    >>> recent.note(7, {"t": batch}, set()); recent.note(8, {"t": batch}, set()); recent.note(9, {}, {"t"})
+    >>> recent.note(10, {"t": batch}, set())
+    >>> recent.between("t", 8, 20) is None, len(recent.between("t", 9, 20)), recent.between("t", 9, 9)
+    (True, 1, [])
+    """
+
+    def __init__(self) -> None:
+        # For each relation an epoch and all its batches after that; replaced as a whole, for readers look at any time.
+        self._held: dict[str, tuple[int, list[tuple[int, pa.Table]]]] = {}
+
+    def note(self, epoch: int, batches: Mapping[str, pa.Table], rewritten: Collection[str]) -> None:
+        """An epoch is about to append these, after it has rewritten some relations' rows."""
+        for relation in rewritten:
+            self._held[relation] = (epoch, [])
+        for relation, rows in batches.items():
+            if relation in rewritten:
+                continue
+            since, held = self._held.get(relation, (epoch - 1, []))
+            held = [*held, (epoch, rows)]
+            room = RECENT_ROWS - sum(r.num_rows for _, r in held)
+            while held and room < 0:
+                room += held[0][1].num_rows
+                since = held.pop(0)[0]
+            self._held[relation] = (since, held)
+
+    def withdraw(self, epoch: int, relations: Collection[str]) -> None:
+        """The epoch was not committed."""
+        for relation in relations:
+            since, held = self._held.get(relation, (epoch, []))
+            self._held[relation] = (since, [(at, rows) for at, rows in held if at != epoch])
+
+    def between(self, relation: str, since: int, epoch: int) -> list[pa.Table] | None:
+        """The batches after ``since`` up to ``epoch``; None if they are not all here."""
+        start, held = self._held.get(relation, (epoch + 1, []))
+        return [rows for at, rows in held if since < at <= epoch] if start <= since else None
+
+
 class Ledger:
     """Committed sequences and change epochs; written by the writer thread, read by any.
 
@@ -97,6 +145,7 @@ class Ledger:
         self.epoch = epoch
         """The last epoch committed; the database may be one ahead while a commit returns."""
         self.durability = Durability(epoch)
+        self.recent = Recent()
         self.sound: set[str] = set()
         """Segments whose bytes were found to be those that were written."""
         by_source: dict[str, list[tuple[int, int]]] = {}

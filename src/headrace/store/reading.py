@@ -155,9 +155,16 @@ class Reading:
 
     def _appended(self, relation: str, since: int, schema: pa.Schema) -> pa.Table:
         """The rows appended as batches that no rewrite has folded in yet."""
-        key = literal(key_of(relation))
-        found = self._fetch(f"SELECT batch FROM book.appended WHERE relation = {key} AND epoch > {since}")
+        key = key_of(relation)
+        recent = self._recent(key, since)
+        if recent is not None:
+            return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in recent)])
+        found = self._fetch(f"SELECT batch FROM book.appended WHERE relation = {literal(key)} AND epoch > {since}")
         return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(b), schema) for (b,) in found], schema)
+
+    def _recent(self, key: str, since: int) -> list[pa.Table] | None:
+        """The batches since an epoch, if they are all in memory."""
+        return self._ledger.recent.between(key, since, self.epoch)
 
     def relations(self) -> list[str]:
         """The keys (lower-case names) of all stored relations."""

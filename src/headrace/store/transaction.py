@@ -62,6 +62,10 @@ class Transaction(Reading):
         self.recorded: list[tuple[str, int]] = []
         self.counted: dict[str, int] = {}
         self.counted_anew: set[str] = set()
+        self.batches: dict[str, pa.Table] = {}
+        """What was appended as batches, by relation."""
+        self.renewed: set[str] = set()
+        """Relations whose rows were swapped or dropped."""
         self.doomed: list[Path] = []
         """Files that no epoch from this one on names."""
         self.written = 0
@@ -136,21 +140,25 @@ class Transaction(Reading):
         Small ones are kept as Arrow batches in one table of the book until the relation is rewritten;
         :meth:`Reading.since` gives them back.
         """
-        small: list[tuple[str, int, bytes]] = []
+        small: dict[str, pa.Table] = {}
         for relation, given in batches.items():
             rows = self._conform(relation, given)
             if rows.num_rows > BATCH_ROWS:
                 self.append(relation, rows)
             elif rows.num_rows:
-                batch = rows.combine_chunks().to_batches()[0].serialize().to_pybytes()
-                small.append((key_of(relation), rows.num_rows, batch))
-        if small:
-            # One statement with parameters: over an Arrow table it would take half as long again.
-            values = ", ".join([f"(?, ?, ?, {self.epoch})"] * len(small))
-            with writing(self._segments.parent):
-                self.cursor.execute(f"INSERT INTO book.appended VALUES {values}", [v for row in small for v in row])
-            self.written += sum(rows for _, rows, _ in small)
-            self.changed.update(relation for relation, _, _ in small)
+                small[key_of(relation)] = rows.combine_chunks()
+        if not small:
+            return
+        values: list[Any] = []
+        for key, rows in small.items():
+            values += [key, rows.num_rows, rows.to_batches()[0].serialize().to_pybytes()]
+            self.written += rows.num_rows
+            self.batches[key] = pa.concat_tables([self.batches[key], rows]) if key in self.batches else rows
+        # One statement with parameters: over an Arrow table it would take half as long again.
+        places = ", ".join([f"(?, ?, ?, {self.epoch})"] * len(small))
+        with writing(self._segments.parent):
+            self.cursor.execute(f"INSERT INTO book.appended VALUES {places}", values)
+        self.changed.update(small)
 
     def replace(self, relation: str, rows: pa.Table, *, altered: bool = False) -> None:
         """Swap the whole content, all of it stamped with this epoch.
@@ -160,7 +168,7 @@ class Transaction(Reading):
         rows = self._conform(relation, rows)
         self._fill(key_of(relation), rows)
         self._execute(f"DELETE FROM book.appended WHERE relation = {literal(key_of(relation))}")
-        self.changed.add(rewrite_of(key_of(relation)))
+        self._renew(key_of(relation))
         if altered:
             self.changed.add(key_of(relation))
 
@@ -184,7 +192,8 @@ class Transaction(Reading):
         self.remove_segments(key)
         del self.schemas[key]
         # What is stored under this name later has nothing to do with what a reader may have kept of it.
-        self.changed |= {key, rewrite_of(key)}
+        self.changed.add(key)
+        self._renew(key)
 
     def rows(self, relation: str) -> int:
         """How many rows the database file holds for the relation; segments are not counted."""
@@ -196,6 +205,13 @@ class Transaction(Reading):
 
     def _filled(self, key: str) -> int:
         return self.epoch if self.changed & {filling_of(key), rewrite_of(key)} else super()._filled(key)
+
+    def _recent(self, key: str, since: int) -> list[pa.Table] | None:
+        return None if key in self.batches or key in self.renewed else super()._recent(key, since)
+
+    def _renew(self, key: str) -> None:
+        self.changed.add(rewrite_of(key))
+        self.renewed.add(key)
 
     def _known(self, relation: str) -> str:
         key = key_of(relation)

@@ -209,6 +209,7 @@ class Writer:
                 return result
             at = microseconds()
             ledger.announce(tx.epoch, tx.changed)
+            ledger.recent.note(tx.epoch, tx.batches, tx.renewed)
             announced = True
             statement = tx.epoch_row(at, label) + "; COMMIT"
             with writing(path):
@@ -221,6 +222,7 @@ class Writer:
         except BaseException:
             if announced:
                 ledger.withdraw(tx.epoch, tx.changed)
+                ledger.recent.withdraw(tx.epoch, tx.batches)
             # A COMMIT that failed has ended the transaction itself.
             with suppress(duckdb.Error):
                 cursor.execute("ROLLBACK")
