@@ -218,6 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         PARTS[part](run)
 
     command = " ".join(["python -m bench", *(sys.argv[1:] if arguments is None else arguments)])
+    command = command.replace(f" --output {chosen.output}", "")  # where it went is no part of what was measured
     head = [
         "# Continuous views beside their peers",
         "",
