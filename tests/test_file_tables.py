@@ -217,3 +217,18 @@ def test_differential_spark_sql_reads_them_too(tmp_path: Path, spark: SparkSessi
         db.sql(f"CREATE TABLE item {DECLARED[format]} LOCATION '{path}'")
         query = "SELECT id, rank() OVER (PARTITION BY name ORDER BY price DESC) AS place FROM item"
         assert sorted(db.sql(query).rows()) == [(1, 1), (2, 2), (3, 1)]
+
+
+def test_a_view_over_a_view_sees_the_files_below_it_change(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("1,a\n")
+    with headrace.connect(engine="native") as db:
+        db.sql(f"CREATE TABLE t (id INT, name STRING) USING csv LOCATION '{file}'")
+        db.sql("CREATE STREAM s (id INT)")
+        grouped = "(SELECT id, count(*) AS n FROM s GROUP BY id) g"
+        db.sql(f"CREATE VIEW v AS SELECT t.name, g.n FROM {grouped} JOIN t ON g.id = t.id")
+        db.sql("CREATE VIEW w AS SELECT v.name, v.n, c.m FROM v CROSS JOIN (SELECT count(*) AS m FROM s) c")
+        db.insert("s", [(1,), (2,)])
+        assert db.sql("SELECT * FROM w").rows() == [("a", 1, 2)]
+        file.write_text("1,a\n2,bb\n")
+        assert sorted(db.sql("SELECT * FROM w").rows()) == [("a", 1, 2), ("bb", 1, 2)]

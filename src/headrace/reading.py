@@ -173,9 +173,13 @@ class Reader:
         return _Planned(version, whole, views, everything, by_state, lookup)
 
     def _file_tables(self, planned: _Planned) -> list[Table]:
-        """The tables over files a query reads, by itself or through a continuous view."""
+        """The tables over files a query reads, by itself or through continuous views."""
         names = {scan.relation for scan in planned.whole.scans if scan.kind == "table"}
-        names.update(name for view in planned.views.values() if view is not None for name in view.upper_tables)
+        below = [view for view in planned.views.values() if view is not None]
+        while below:
+            view = below.pop()
+            names.update(view.upper_tables)
+            below += [planned.everything[name.lower()] for name in view.upper_views]
         found = [self._catalog.find(name) for name in sorted(names)]
         return [t for t in found if isinstance(t, Table) and t.files is not None]
 
