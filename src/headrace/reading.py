@@ -39,6 +39,16 @@ _HASTY_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
+class _ByState:
+    """A query of one view as a plan over the view's state."""
+
+    view: ContinuousView
+    over: query.Prepared
+    lookup: Lookup | None
+    """What the plan is, if it asks for one group by its key."""
+
+
+@dataclass(frozen=True)
 class _Planned:
     """A query's plan, the catalog version it holds for and the views it reads."""
 
@@ -47,10 +57,12 @@ class _Planned:
     views: Mapping[str, ContinuousView | None]
     everything: Views
     """All continuous views of that version: those it reads may read others."""
-    by_state: tuple[ContinuousView, query.Prepared] | None
-    """The plan over the one view's state instead of its answer, where that is less work."""
-    lookup: Lookup | None
-    """What that plan is, if it asks for one group by its key."""
+    by_state: _ByState | None
+    """Over the one view's state instead of its answer, where that is less work."""
+
+    @property
+    def lookup(self) -> Lookup | None:
+        return self.by_state.lookup if self.by_state is not None else None
 
 
 class Kept:
@@ -101,12 +113,12 @@ class Reader:
         shape = shape_of(text) if self._shapes else None
         kept = self._shapes.get(shape[0]) if shape is not None else None
         planned = kept.under(self._catalog.version) if kept is not None else None
-        if shape is None or planned is None or planned.by_state is None or planned.lookup is None:
+        by_state = planned.by_state if planned is not None else None
+        if shape is None or planned is None or by_state is None or by_state.lookup is None:
             return None
         with self._runtime.store.read() as snapshot, suppress(query.Again):
             if self._runtime.writer_version == planned.version:
-                lookup = planned.lookup.of(shape[1])
-                return self._answers.find(snapshot, planned.by_state[0], lookup, patient=False)
+                return self._answers.find(snapshot, by_state.view, by_state.lookup.of(shape[1]), patient=False)
         return None
 
     def plan(self, statement: s.Query | s.Insert) -> Node:
@@ -167,10 +179,12 @@ class Reader:
         whole = query.Prepared(self._runtime, self.plan(statement))
         everything = dict(self._views)
         views = {scan.relation: everything.get(scan.relation.lower()) for scan in whole.scans}
-        found = inlined(whole.plan, views)
-        by_state = None if found is None else (found[0], query.Prepared(self._runtime, found[1]))
-        lookup = None if found is None else lookup_of(found[1], {s.name: s for s in found[0].plan.states})
-        return _Planned(version, whole, views, everything, by_state, lookup)
+        by_state = None
+        if (found := inlined(whole.plan, views)) is not None:
+            view, over = found
+            lookup = lookup_of(over, {state.name: state for state in view.plan.states})
+            by_state = _ByState(view, query.Prepared(self._runtime, over), lookup)
+        return _Planned(version, whole, views, everything, by_state)
 
     def _file_tables(self, planned: _Planned) -> list[Table]:
         """The tables over files a query reads, by itself or through continuous views."""
@@ -184,16 +198,15 @@ class Reader:
         return [t for t in found if isinstance(t, Table) and t.files is not None]
 
     def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
-        everything = planned.everything
-        if planned.by_state is not None and planned.lookup is not None:
-            rows = self._answers.find(snapshot, planned.by_state[0], planned.lookup, patient=patient)
+        everything, by_state = planned.everything, planned.by_state
+        if by_state is not None and by_state.lookup is not None:
+            rows = self._answers.find(snapshot, by_state.view, by_state.lookup, patient=patient)
             if rows is not None:
                 return rows
-        if planned.by_state is not None and not self._answers.is_fresh(snapshot, planned.by_state[0], everything):
-            filtered, over_state = planned.by_state
-            with self._answers.lock(filtered.name):
-                leaves = self._answers.states(snapshot, filtered, patient=patient)
-                return query.run(self._runtime, snapshot, over_state, leaves)
+        if by_state is not None and not self._answers.is_fresh(snapshot, by_state.view, everything):
+            with self._answers.lock(by_state.view.name):
+                leaves = self._answers.states(snapshot, by_state.view, patient=patient)
+                return query.run(self._runtime, snapshot, by_state.over, leaves)
         arrow: dict[tuple[str, str], pa.Table] = {}
         for scan in planned.whole.scans:
             if scan.kind == "system" and ("system", scan.relation) not in arrow:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,8 +19,13 @@ from harness import Case, Schedule, check
 S = "k INT, g STRING, x INT, d DECIMAL(10,2), f DOUBLE, b BOOLEAN, day DATE, ts TIMESTAMP, n TIMESTAMP_NTZ"
 
 
+def _nulls(i: int) -> Callable[[Any, int], Any]:
+    """A value of row ``i``, or NULL in every ``every``-th row."""
+    return lambda value, every: None if i % every == 0 else value
+
+
 def _row(i: int) -> tuple[Any, ...]:
-    null = lambda v, every: None if i % every == 0 else v  # noqa: E731
+    null = _nulls(i)
     return (
         null(i % 5, 11),
         null(["a", "b", "", "ü", "a b"][i % 5], 7),
@@ -49,7 +55,7 @@ items ARRAY<STRUCT<sku: STRING, qty: INT>>, w ARRAY<DOUBLE>"
 
 
 def _nested_row(i: int) -> tuple[Any, ...]:
-    null = lambda v, every: None if i % every == 0 else v  # noqa: E731
+    null = _nulls(i)
     geo = null({"x": null(i % 3, 4), "y": null(Decimal(i % 7) / 4, 5)}, 6)
     at = null(dt.datetime(2020, 1, 1, i % 3, tzinfo=dt.UTC), 7)
     items = [null({"sku": null("abc"[n], 5), "qty": null(i % 3 + n, 4)}, 8) for n in range(i % 4)]

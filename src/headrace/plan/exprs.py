@@ -75,9 +75,17 @@ class Literal(Expr):
     Values are Python's: bool, int, Decimal, float, str, bytes, date, datetime
     (aware, UTC, for ``timestamp``; naive for ``timestamp_ntz``). Intervals are an
     int: months for ``interval_month``, microseconds for ``interval_time``.
+
+    Equal ones are the same value, not values that compare equal: 0.0 is not -0.0, and NaN is NaN.
     """
 
     value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self.type == other.type and repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.type, repr(self.value)))
 
 
 @dataclass(frozen=True, slots=True)
