@@ -340,12 +340,3 @@ def test_differential_build_sides_by_spark_sql_are_each_views_own(spark: SparkSe
         rows = [(1, 1, "x"), (3, 2, "y")]
         db.insert("s", rows)
         assert answers(db, "l", "a") == recomputed({n: JOINS[n] for n in "la"}, rows)
-
-
-def test_a_zero_and_its_negative_are_two_constants() -> None:
-    with headrace.connect(engine="native") as db:
-        db.sql("CREATE STREAM s (k INT, x DOUBLE)")
-        for name, zero in (("above", "0.0D"), ("below", "-0.0D")):
-            db.sql(f"CREATE VIEW {name} AS SELECT k, max(x * {zero}) AS m FROM s GROUP BY k")
-        db.insert("s", [(1, 2.0)])
-        assert [str(db.sql(f"SELECT m FROM {name}").rows()[0][0]) for name in ("above", "below")] == ["0.0", "-0.0"]

@@ -77,6 +77,11 @@ class Literal(Expr):
     int: months for ``interval_month``, microseconds for ``interval_time``.
 
     Equal ones are the same value, not values that compare equal: 0.0 is not -0.0, and NaN is NaN.
+
+    >>> from headrace.types import DOUBLE
+    >>> nan = float("nan")
+    >>> Literal(DOUBLE, 0.0) == Literal(DOUBLE, -0.0), Literal(DOUBLE, nan) == Literal(DOUBLE, nan)
+    (False, True)
     """
 
     value: Any
