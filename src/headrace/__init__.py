@@ -13,9 +13,21 @@ page | worst
 
 from headrace.database import Database, connect
 from headrace.errors import HeadraceError
+from headrace.move import RunningQuery, Ticket, resume, run
 from headrace.result import Result
 from headrace.spark import register
 
 __version__ = "0.1.0"
 
-__all__ = ["Database", "HeadraceError", "Result", "__version__", "connect", "register"]
+__all__ = [
+    "Database",
+    "HeadraceError",
+    "Result",
+    "RunningQuery",
+    "Ticket",
+    "__version__",
+    "connect",
+    "register",
+    "resume",
+    "run",
+]
