@@ -11,7 +11,7 @@ This room alone uses the JVM handle of a classic session.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, StoreError
 from headrace.move import states
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.move.files import Folder
-    from headrace.move.program import Builder
+    from headrace.move.program import Builder, Program
+
+_TRIES = 8
 
 __all__ = ["RunningQuery", "Ticket", "resume", "run"]
 
@@ -45,7 +47,7 @@ def run(
     SQL may be a script whose last statement is the query, and whose others make temporary views or settings. A query
     that says ``yield_to="x"`` makes room for queries run with ``priority="x"``: it pauses, and goes on after them.
     """
-    session: SparkSession = getattr(spark, "sparkSession", spark)
+    session: Any = getattr(spark, "sparkSession", spark)
     classic(session)
     program = program_of(spark if query is None else query)
     running = RunningQuery(session, plan(program, session_for(session)))
@@ -80,8 +82,7 @@ def resume(
     held = claim(folder)
     mismatch: HeadraceError | None = None
     try:
-        session = session_for(spark, manifest["settings"])
-        planned = plan(program, session, [tuple(path) for path in manifest["plan"]["cached"]])
+        planned = _planned(spark, found, program)
         try:
             planned = _with_state(spark, folder, found, planned)
         except StoreError as error:
@@ -96,6 +97,17 @@ def resume(
     running = RunningQuery(spark, planned, to=manifest["to"], origin=origin)
     running.restarted = mismatch
     return running.start()
+
+
+def _planned(spark: SparkSession, found: Ticket, program: Program) -> Planned:
+    """The query planned as it was. Spark orders some things by the ids it gives to columns: it may take some tries."""
+    cached = [tuple(path) for path in found.manifest["plan"]["cached"]]
+    for left in reversed(range(_TRIES)):
+        planned = plan(program, session_for(spark, found.manifest["settings"]), cached)
+        if left == 0 or planned.root.identity == found.manifest["plan"]["identity"]:
+            break
+        planned.release()
+    return planned
 
 
 def _with_state(spark: SparkSession, folder: Folder, found: Ticket, planned: Planned) -> Planned:
