@@ -133,54 +133,49 @@ def placements(root: Operator, state: Collection[Pipeline]) -> list[Place]:
     plan may read one relation in many places: all of them are replaced. Each pipeline that has a place is to be
     extracted, once; printed, the algorithm keeps a list, which extracts what is read twice twice.
     """
-    rows = {p.identity: p for p in state if p.holding is Holding.ROWS}
-    indexed = {(p.identity, p.index): p for p in state if p.holding is Holding.INDEX}
     found: list[Place] = []
 
-    def visit(operator: Operator, index: str | None, pruning: bool) -> None:
+    def note(place: Place) -> Operator:
+        found.append(place)
+        return place.operator
+
+    modified(root, state, note, lambda operator, _: operator)
+    return found
+
+
+def modified(
+    root: Operator,
+    state: Collection[Pipeline],
+    scan: Callable[[Place], Operator],
+    remake: Callable[[Operator, tuple[Operator, ...]], Operator],
+) -> Operator:
+    """The plan that reads ``state`` at every place. ``remake`` gives an operator new inputs; the rest stays as is."""
+    rows = {p.identity: p for p in state if p.holding is Holding.ROWS}
+    indexed = {(p.identity, p.index): p for p in state if p.holding is Holding.INDEX}
+    keys = {p.identity: p for p in indexed.values()}
+
+    def visit(operator: Operator, index: str | None, pruning: bool) -> Operator:
+        """``index``: only this index reads the rows. ``pruning``: they are only asked for their keys."""
         passes = operator.transparent or (operator.is_breaker and bool(operator.inputs))
         if not passes:
             pipeline = rows.get(operator.identity)
             if pipeline is None and index is not None:
                 pipeline = indexed.get((operator.identity, index))
             if pipeline is None and pruning:
-                pipeline = next((p for (identity, _), p in indexed.items() if identity == operator.identity), None)
+                pipeline = keys.get(operator.identity)
             if pipeline is not None:
-                found.append(Place(operator, pipeline))
-                return
-        for each in operator.inputs:
-            if operator.holding is Holding.INDEX:
-                visit(each, operator.index, pruning)
-            elif operator.holding is Holding.ROWS:
-                visit(each, None, pruning)
-            else:
-                visit(each, index if passes else None, operator.prunes or (passes and pruning))
+                return scan(Place(operator, pipeline))
+            index, pruning = None, False
+        if operator.holding is Holding.INDEX:
+            index = operator.index
+        inputs = tuple(visit(each, index, pruning or operator.prunes) for each in operator.inputs)
+        if all(new is old for new, old in zip(inputs, operator.inputs, strict=True)):
+            return operator
+        return remake(operator, inputs)
 
-    visit(root, None, False)
-    return found
+    return visit(root, None, False)
 
 
 def extracted(places: Collection[Place]) -> list[Pipeline]:
     """The pipelines to extract for these places: each once, in the order of their first place."""
     return list(dict.fromkeys(place.pipeline for place in places))
-
-
-def rebuilt(
-    root: Operator,
-    places: Collection[Place],
-    scan: Callable[[Place], Operator],
-    remake: Callable[[Operator, tuple[Operator, ...]], Operator],
-) -> Operator:
-    """The plan with every place read from state. ``remake`` gives an operator new inputs; the rest stays as it is."""
-    at = {id(place.operator): place for place in places}
-
-    def visit(operator: Operator) -> Operator:
-        place = at.get(id(operator))
-        if place is not None:
-            return scan(place)
-        inputs = tuple(visit(each) for each in operator.inputs)
-        if all(new is old for new, old in zip(inputs, operator.inputs, strict=True)):
-            return operator
-        return remake(operator, inputs)
-
-    return visit(root)

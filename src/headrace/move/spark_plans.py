@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.move.java_aid import java_aid
-from headrace.move.plan import Holding, Operator, Pipeline, Place, placements, rebuilt
+from headrace.move.plan import Holding, Operator, Pipeline, Place, modified
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -247,5 +247,5 @@ def with_state(
             plan, old.context(), swap.rules(old.preprocessingRules()), old.isSubquery(), old.supportsColumnar()
         )
 
-    changed = rebuilt(root, placements(root, state), scan, remake)
+    changed = modified(root, state, scan, remake)
     return adaptive_plan(adaptive, changed.node), names
