@@ -14,6 +14,7 @@ page | worst
 from headrace.database import Database, connect
 from headrace.errors import HeadraceError
 from headrace.move import RunningQuery, Ticket, resume, run
+from headrace.move.export import open_ticket as open
 from headrace.result import Result
 from headrace.spark import register
 
@@ -27,6 +28,7 @@ __all__ = [
     "Ticket",
     "__version__",
     "connect",
+    "open",
     "register",
     "resume",
     "run",

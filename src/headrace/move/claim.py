@@ -30,7 +30,7 @@ class Claim(Protocol):
 def claim(folder: Folder, lease_seconds: float = LEASE_SECONDS) -> Claim:
     """Take the right to resume the ticket in ``folder``, or say who has it."""
     local = folder.local
-    return _local(local) if local is not None else Lease(folder, lease_seconds)
+    return claim_local(local) if local is not None else Lease(folder, lease_seconds)
 
 
 def in_use(where: str, who: str) -> StoreError:
@@ -39,7 +39,8 @@ def in_use(where: str, who: str) -> StoreError:
     )
 
 
-def _local(path: Path) -> Claim:
+def claim_local(path: Path) -> Claim:
+    """A claim on a folder of this machine."""
     try:
         return Lock(path / _NAME)
     except StoreError as error:

@@ -260,14 +260,17 @@ class RunningQuery:
             frame = planned.answer(planned.adaptive.execute())
             self._answering = True
             if self._to is not None:
+                self._clear_leavings()
                 frame.write.parquet(self._to)
             else:
                 table = frame.toArrow()
         except BaseException as caught:
             error = caught
+        if group != self._group:
+            return  # stopped by somebody who holds the lock and says how it ended
         with self._changing:
             if group != self._group:
-                return  # stopped from outside: somebody else says how it ended
+                return
             if error is None:
                 self._table = table
                 if self._origin is not None and not self._origin.keep:
@@ -286,6 +289,14 @@ class RunningQuery:
         while attempt is not None and attempt.is_alive():
             context._jsc.sc().cancelJobGroupAndFutureJobs(group)
             attempt.join(0.5)
+        self._clear_leavings()
+
+    def _clear_leavings(self) -> None:
+        """Remove what a write that was cut short has left, so that the answer can be written again."""
+        if self._to is not None:
+            folder = Folder(self._user, self._to)
+            if folder.exists() and set(folder.names()) <= {"_temporary"}:
+                folder.remove()
 
     def _go_on(self) -> None:
         """Run again from the stages that are finished, without writing anything."""
