@@ -103,7 +103,12 @@ def _planned(spark: SparkSession, found: Ticket, program: Program) -> Planned:
     """The query planned as it was. Spark orders some things by the ids it gives to columns: it may take some tries."""
     cached = [tuple(path) for path in found.manifest["plan"]["cached"]]
     for left in reversed(range(_TRIES)):
-        planned = plan(program, session_for(spark, found.manifest["settings"]), cached)
+        try:
+            planned = plan(program, session_for(spark, found.manifest["settings"]), cached)
+        except HeadraceError as error:
+            if error.hint is None:
+                error.hint = "make the temporary views and functions the query reads in this session first"
+            raise
         if left == 0 or planned.root.identity == found.manifest["plan"]["identity"]:
             break
         planned.release()

@@ -58,8 +58,13 @@ class Folder:
         return found
 
     def checksum(self, name: str) -> int:
-        """CRC-32 of a file."""
-        return int(java_aid(self._spark).checksum(self._files, self._at(name)))
+        """CRC-32 of a file; -1 if its filesystem says itself that it was altered."""
+        try:
+            return int(java_aid(self._spark).checksum(self._files, self._at(name)))
+        except _java_error() as error:
+            if "Checksum" in _reason(error):
+                return -1
+            raise
 
     def modified(self, name: str) -> int:
         """When a file was last written, in milliseconds of the filesystem's clock."""

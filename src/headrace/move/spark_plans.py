@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -247,5 +248,22 @@ def with_state(
             plan, old.context(), swap.rules(old.preprocessingRules()), old.isSubquery(), old.supportsColumnar()
         )
 
-    changed = modified(root, state, scan, remake)
-    return adaptive_plan(adaptive, changed.node), names
+    with _active(spark):
+        changed = modified(root, state, scan, remake)
+        return adaptive_plan(adaptive, changed.node), names
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Operators belong to the session that is active in the thread that makes them."""
+    jvm: Any = spark._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
