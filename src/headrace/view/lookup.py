@@ -56,6 +56,16 @@ class Lookup:
         """The same lookup by another constant of the same kind."""
         return replace(self, key=(pa.array([constant], self.key[0].type),))
 
+    def is_in(self, rows: pa.Table) -> bool:
+        """Whether some of these state rows may be of the group."""
+        found = None
+        for name, value in zip((k.name for k in self.state.keys), self.key, strict=True):
+            if pa.types.is_floating(value.type):
+                return bool(rows.num_rows)  # of two zeros, or two NaN, equality here knows nothing
+            same = pc.equal(rows.column(name), value[0])
+            found = same if found is None else pc.and_(found, same)
+        return pc.any(found).as_py() is True
+
     def answer(self, row: pa.Table) -> pa.Table | None:
         """The plan's rows, given the group's row or none; None if a value does not fit, which a query words better."""
         try:

@@ -33,6 +33,9 @@ from headrace.view.lookup import Lookup
 from headrace.view.resident import Resident, can_reside
 from headrace.view.table_rows import TableRows
 
+FEW = 2_048
+"""State rows a lookup looks through rather than have them folded in."""
+
 Views = Mapping[str, ContinuousView]
 """Continuous views by their names in lower case, as of one catalog version."""
 
@@ -123,8 +126,18 @@ class Answers:
     def find(self, snapshot: Snapshot, view: ContinuousView, lookup: Lookup, *, patient: bool) -> pa.Table | None:
         """The answer of a lookup; None if the state is not in memory, or if it takes a query to say what is wrong."""
         with self.lock(view.name):
-            resident = self._caught_up(snapshot, view, lookup.state, patient)
+            resident = self._untouched(snapshot, view, lookup) or self._caught_up(snapshot, view, lookup.state, patient)
             return None if resident is None else lookup.answer(resident.find(lookup.key))
+
+    def _untouched(self, snapshot: Snapshot, view: ContinuousView, lookup: Lookup) -> Resident | None:
+        """The state in memory, if what came since says nothing of the group that is asked for."""
+        relation = view.relation(lookup.state)
+        resident = self._held(view).get(lookup.state.name)
+        if resident is None or not snapshot.rewritten(relation) <= resident.epoch <= snapshot.epoch:
+            return None
+        rows = snapshot.since(relation, resident.epoch, resident.schema)
+        # Many are better folded in than looked through again and again.
+        return resident if rows.num_rows <= FEW and not lookup.is_in(rows) else None
 
     def _changed(self, snapshot: Snapshot, view: ContinuousView, views: Views) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]

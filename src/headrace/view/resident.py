@@ -101,7 +101,7 @@ class Resident:
         found = fold.find(lanes, self._index, self._groups)
         if found < 0:
             return self.schema.empty_table()
-        arrays = [k.column().slice(found, 1).combine_chunks() for k in self._keys]
+        arrays = [k.of(found) for k in self._keys]
         for column in self._columns:
             arrays += column.arrays(found, found + 1)
         return pa.Table.from_arrays([pa.concat_arrays([a]) for a in self._in_order(arrays)], schema=self.schema)
@@ -158,6 +158,14 @@ class _Keys:
 
     def column(self) -> pa.ChunkedArray:
         return pa.chunked_array(self._chunks, self._type.arrow)
+
+    def of(self, group: int) -> pa.Array:
+        """One group's key, as an array of one."""
+        for chunk in self._chunks:
+            if group < len(chunk):
+                return chunk.slice(group, 1)
+            group -= len(chunk)
+        raise AssertionError("every group has a key")
 
     def write_lanes(self, array: pa.Array, out: Array, *, learn: bool) -> None:
         """Write the keys' lanes. ``learn`` gives a new text a number of its own, else it has one that no key has."""
