@@ -6,6 +6,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,10 +15,12 @@ import headrace
 from conftest import examples
 from headrace.database import Database
 from headrace.engine import grouping
-from headrace.engine.grouping import Batch
+from headrace.engine.grouping import Asked, Batch, Grouped, Member
 from headrace.engine.worker import Worker
 from headrace.errors import HeadraceError
+from headrace.types import BIGINT, STRING
 
+SCHEMA = pa.schema([("t", pa.string()), ("n", pa.int64())])
 COLUMNS = "i INT, b BIGINT, t STRING, d DECIMAL(7, 2), o BOOLEAN, day DATE, x DOUBLE"
 VIEWS = [
     "SELECT i, count(*), count(b), sum(b), min(b), max(i) FROM s GROUP BY i",
@@ -120,3 +123,13 @@ def test_a_column_may_have_any_name() -> None:
         db.insert("s", [(1, 5), (2, -1), (2, 5)])
         assert sorted(db.sql("SELECT * FROM a").rows()) == [(1, 1), (2, 1)]
         assert sorted(db.sql("SELECT * FROM b").rows()) == [(-1, 1), (5, 1)]
+
+
+def test_text_may_come_as_views() -> None:
+    grouped = Grouped(None, (("t", STRING),), (Member("v", None, (Asked("count", None, BIGINT),), SCHEMA),))
+    rows = pa.table({"t": pa.array(["a", None, "longer than twelve bytes", "a"], pa.string_view())})
+    found = Batch(rows).states(grouped)["v"]
+    assert found.schema == SCHEMA
+    assert sorted(found.to_pylist(), key=repr) == sorted(
+        [{"t": "a", "n": 2}, {"t": None, "n": 1}, {"t": "longer than twelve bytes", "n": 1}], key=repr
+    )

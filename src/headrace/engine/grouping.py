@@ -66,7 +66,7 @@ class Batch:
     def states(self, grouped: Grouped) -> dict[str, pa.Table]:
         """The state rows of a grouping's members. Raises :class:`Unfoldable`."""
         numbers, firsts = self._numbered(grouped.keys)
-        keys = [self._array(name).take(pa.array(firsts)) for name, _ in grouped.keys]
+        keys = [self._key(name, type).take(pa.array(firsts)) for name, type in grouped.keys]
         return {m.state: self._state(m, keys, numbers, len(firsts)) for m in grouped.members}
 
     def _state(self, member: Member, keys: Sequence[pa.Array], numbers: Array, groups: int) -> pa.Table:
@@ -100,11 +100,18 @@ class Batch:
         lanes = np.empty((rows, sum(lanes_of(type) for _, type in keys)), np.int64)
         at = 0
         for name, type in keys:
-            write_lanes(type, self._array(name), lanes[:, at : at + lanes_of(type)], _code)
+            write_lanes(type, self._key(name, type), lanes[:, at : at + lanes_of(type)], _code)
             at += lanes_of(type)
         index = np.full(1 << max(2 * rows - 1, 1).bit_length(), -1, np.int64)
         numbered: tuple[Array, Array] = fold.number(lanes, index, np.empty_like(lanes), 0)
         return numbered
+
+    def _key(self, name: str, type: Type) -> pa.Array:
+        """A key column in the type its state has: text may come as views."""
+        array = self._array(name)
+        if array.type != type.arrow:
+            array = self._arrays[name] = array.cast(type.arrow)
+        return array
 
     def _array(self, name: str) -> pa.Array:
         if name not in self._arrays:
