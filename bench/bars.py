@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bench.measure import Outcome, geometric_mean, ratios
 from bench.memory import Memory
+from bench.move import Moves
 from bench.plant import PlantResult
 from bench.refresh import Refresh
 from bench.telephone import Aim
@@ -36,6 +37,10 @@ AIM_HELD = 0.99
 REFRESH_WHOLE = {"DuckDB": 10.0, "Spark": 100.0}
 REFRESH_ONE = {"DuckDB": 20.0}
 VIEWS_GROWTH = 12.0
+MOVE_IDLE = 1.05
+MOVE_OVERHEAD = 0.15
+MOVE_SMALL = 100_000_000
+MOVE_WORTH = 0.3
 # Resident memory wobbles with allocators and compaction; ten per cent over 40 M rows is no growth with rows.
 MEMORY_GROWTH = 1.10
 
@@ -114,6 +119,25 @@ def views_bar(result: Views) -> Bar:
     return at_most(
         f"{COUNTS[-1]} views on one stream, cost relative to one", result.growth(COUNTS[-1]), VIEWS_GROWTH, "x"
     )
+
+
+def move_bars(result: Moves) -> list[Bar]:
+    idle = [
+        ours / plain
+        for name in result.plain
+        for plain, ours in zip(result.plain[name].seconds, result.ours[name].seconds, strict=True)
+    ]
+    bars = [at_most("headrace.run, nothing suspended, relative to plain Spark", geometric_mean(idle), MOVE_IDLE, "x")]
+    small = [move.overhead for move in result.moves if move.state_bytes < MOVE_SMALL]
+    if small:
+        mean = sum(small) / len(small)
+        bars.append(
+            at_most("moving states under 100 MB: mean overhead, share of local runtime", mean, MOVE_OVERHEAD, "")
+        )
+    late = [move.beats_restart for move in result.moves if move.progress >= MOVE_WORTH]
+    if late:
+        bars.append(at_least("moving from 30 % on: speed relative to starting again", geometric_mean(late), 1.0, "x"))
+    return bars
 
 
 def memory_bar(results: Sequence[Memory]) -> Bar:
