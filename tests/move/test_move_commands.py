@@ -52,7 +52,7 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
         time.sleep(0.1)
     time.sleep(2)
     (tmp_path / "gone").touch()
-    done = start(tmp_path, "vacate", "--grace", "60s", "--notice", "gone")
+    done = start(tmp_path, "vacate", "--grace", "3s", "--notice", "gone")
     out, err = done.communicate(timeout=120)
     assert done.returncode == 0, err
     assert out.startswith(f"{found[0].id}: file:") and runs.living() == []
