@@ -29,6 +29,8 @@ from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader, stream_count
 from headrace.stream.parquet import first_bad_value, parquet_source
+from headrace.stream.ring import Ring
+from headrace.stream.ring.book import Overflow
 from headrace.stream.rows import to_arrow
 from headrace.types import Field, Schema, arrow_schema
 from headrace.view import retention
@@ -244,6 +246,7 @@ class Loader:
         progress: Progress | None = None,
         batch: Batch | None = None,
     ) -> Loaded:
+        delivered = False
         for attempt in itertools.count():
             # Definitions that change all the time must not starve an insert: after a few times they wait.
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
@@ -251,10 +254,12 @@ class Loader:
                 catalog.get(stream.name, Stream)
                 pipelines = self._pipelines(stream, catalog)
                 try:
-                    rows, states = self._intake.state_rows(stream, pipelines, given, progress)
-                    if rows == 0:
-                        return Loaded(0)
-                    late = self._commit(catalog.version, _Arrival(stream, rows, states, batch), label)
+                    with self._buffering(stream, given, done=delivered) as ring:
+                        rows, states = self._intake.state_rows(stream, pipelines, given, progress, ring)
+                        delivered = True
+                        if rows == 0:
+                            return Loaded(0)
+                        late = self._commit(catalog.version, _Arrival(stream, rows, states, batch), label)
                     if late is None:
                         return Loaded(0)
                     break
@@ -264,9 +269,41 @@ class Loader:
                     # A view dropped meanwhile takes its build sides along; what it could not do is no error.
                     if self._runtime.writer_version == catalog.version:
                         raise
+                    delivered = False
                     self._await_catalog(catalog.version)
+        if isinstance(given, Rows):
+            ring = self._runtime.rings.wanted(stream)
+            if ring is not None and ring.terms.overflow is not Overflow.ERROR:
+                _write(ring, given.table)
         self._compaction.after({state: sum(t.num_rows for t in added) for state, added in states.items()})
         return Loaded(rows, late)
+
+    @contextmanager
+    def _buffering(self, stream: Stream, given: Input, *, done: bool) -> Iterator[Ring | None]:
+        """The ring that rows of this input go to as they are read, if somebody wants them; ``done`` if they did.
+
+        Rows of a program go there when they are committed, in one piece. Files may be longer than the ring: their
+        rows go there while they are read. If the statement fails after all, the queries that saw its rows fail too.
+        So do rows of a program where a full ring is an error, for then nothing may be committed.
+        """
+        ring = None if done else self._runtime.rings.wanted(stream)
+        if ring is None:
+            yield None
+            return
+        if isinstance(given, Rows) and ring.terms.overflow is not Overflow.ERROR:
+            yield None
+            return
+        since = ring.end
+        try:
+            if isinstance(given, Rows):
+                _write(ring, given.table)
+            yield None if isinstance(given, Rows) else ring
+        except StaleCatalog:
+            raise  # the same rows are run again: they are there already
+        except BaseException:
+            if ring.end > since:
+                ring.book.roll_back(since, ring.end)
+            raise
 
     def _commit(self, version: int, given: _Arrival, label: str) -> dict[str, int] | None:
         """Commit an insert's state rows as one epoch; returns how many rows were too late, by view.
@@ -299,6 +336,14 @@ class Loader:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)
+
+
+def _write(ring: Ring, rows: pa.Table) -> None:
+    try:
+        ring.write(rows)
+    except ExecutionError as error:
+        if error.condition != "STREAM_CLOSED":  # the last query that read it has ended
+            raise
 
 
 def _is_frame(data: Any) -> bool:

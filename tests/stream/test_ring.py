@@ -512,4 +512,3 @@ def test_a_ring_that_is_no_more_says_so(rings: Any, folder: Path) -> None:
         other.write(rows_of(numbered(0, 1)))
     with pytest.raises(ExecutionError, match="STREAM_CLOSED"):
         Ring.open(folder)
-    other.close()

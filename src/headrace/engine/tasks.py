@@ -109,6 +109,7 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
             total = 0
             for chunk in chunked(batches):
                 total += chunk.num_rows
+                worker.deliver(work, chunk)
                 for state, rows in worker.partials(work, chunk).items():
                     found[state].append(rows)
             yield "rows", "", str(total).encode()

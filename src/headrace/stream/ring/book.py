@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ExecutionError
-from headrace.stream.ring.layout import READERS, ROLLBACKS, Claim, Head, Reader, Word, Words
+from headrace.stream.ring.layout import ROLLBACKS, Claim, Head, Reader, Word, Words
 from headrace.stream.ring.processes import is_alive, this_process
 
 _FAR = 1 << 62
@@ -262,14 +262,13 @@ class Book:
                 words[Word.HOLES] += 1
                 words[Word.LOST] += lost
         self.advance(words)
-        for index in range(READERS):
-            reader = self.head.readers[index]
+        for number, reader in enumerate(self.head.readers):
             if reader[Reader.STATE] == Reader.FREE:
                 continue
             if not lives(reader[Reader.PID], reader[Reader.BEGAN]):
                 reader[Reader.STATE] = Reader.FREE
                 continue
-            for cell in self.head.cells[index]:
+            for cell in self.head.cells[number]:
                 if cell[Reader.CELL_LO] >= 0 and not lives(cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN]):
                     cell[Reader.CELL_LO] = -1
                     reader[Reader.STATE] = Reader.BROKEN

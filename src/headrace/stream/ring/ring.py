@@ -6,8 +6,8 @@ import errno
 import json
 import mmap
 import os
-import threading
 import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.errors import ExecutionError, StoreError
 from headrace.stream.ring.book import Book, Claimed, Overflow, Usage
 from headrace.stream.ring.layout import FORMAT, MAGIC, Head, Layout, Slots, Word
-from headrace.stream.ring.text import Rounds, long_bytes, no_marks, store_text
+from headrace.stream.ring.text import Rounds, long_bytes, no_marks, store_text, warm_up
 from headrace.types import Field, Schema, from_spark
 
 MORSEL = 65_536
@@ -61,18 +61,19 @@ class Ring:
         """The stream's columns, with those the ring does not hold."""
         self.terms = terms
         self.layout = Layout.of(columns, terms.capacity)
-        self._fd = fd
         self._memory = memory
         self.book = Book(Head.over(memory, len(self.layout.columns)), fd)
         self.slots, self.nulls, self.origins = self.layout.slots(memory)
         self.rounds = Rounds(folder, int(self.book.head.words[Word.STRING_LIMIT]))
         self.morsel = max(1, min(MORSEL, terms.capacity // 8))
-        self._closing = threading.Lock()
+        # Others may still be in the middle of something when the ring is ended: it goes with the last of them.
+        weakref.finalize(self, os.close, fd).atexit = False
 
     @staticmethod
     def create(folder: Path, stream: str, columns: Schema, terms: Terms, *, text_limit: int = TEXT_LIMIT) -> Ring:
         """A new ring in a folder of its own."""
         layout = Layout.of(columns, terms.capacity)
+        warm_up()
         folder.mkdir(parents=True)
         fd = os.open(folder / _MEMORY, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -206,6 +207,11 @@ class Ring:
 
     # Sharing
 
+    @property
+    def end(self) -> int:
+        """The first id that nobody has claimed."""
+        return int(self.book.head.words[Word.CLAIMED])
+
     def check_open(self) -> None:
         if self.book.is_closed:
             raise gone(self.stream)
@@ -213,21 +219,9 @@ class Ring:
     def usage(self) -> Usage:
         return self.book.usage()
 
-    def close(self) -> None:
-        """Let go of the ring here; others go on."""
-        with self._closing:
-            if self._fd >= 0:
-                self.rounds.close()
-                os.close(self._fd)
-                self._fd = -1
-
     def destroy(self) -> None:
-        """End the ring for all: writers and readers elsewhere are told so."""
-        with self._closing:
-            ended = self._fd < 0
-        if not ended:
-            self.book.close()
-            self.close()
+        """End the ring for all: its writers and readers, here and elsewhere, are told so."""
+        self.book.close()
         _remove(self.folder)
 
 

@@ -14,6 +14,7 @@ import errno
 import mmap
 import os
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Rounds:
         self._limit = limit
         self._lock = threading.Lock()
         self._mapped: dict[int, tuple[int, mmap.mmap]] = {}
+        weakref.finalize(self, _close, self._mapped).atexit = False
 
     def _file(self, lap: int) -> Path:
         return self._folder / f"text-{lap}"
@@ -74,11 +76,10 @@ class Rounds:
             ) from None
         return np.frombuffer(memory, np.uint8)
 
-    def close(self) -> None:
-        with self._lock:
-            for fd, _ in self._mapped.values():
-                os.close(fd)
-            self._mapped.clear()
+
+def _close(mapped: dict[int, tuple[int, mmap.mmap]]) -> None:
+    for fd, _ in mapped.values():
+        os.close(fd)
 
 
 @njit(cache=True, nogil=True)
@@ -121,6 +122,15 @@ def store_text(views: Any, nulls: Any, source: Any, slots: Any, buffer: Any, at:
                 buffer[at + b] = source[start + b]
             at += size
     return at
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them: a first insert should not wait for that while queries' windows end."""
+    views = np.frombuffer(bytes(16), np.int32).reshape(-1, 4)
+    text = np.frombuffer(bytes(1), np.uint8)
+    slots, buffer = np.zeros((2, 4), np.int32), np.zeros(1, np.uint8)
+    long_bytes(views, no_marks())
+    store_text(views, no_marks(), text, slots[:1], buffer, 0)
 
 
 def no_marks() -> Any:
