@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.catalog import Stream, View
+from headrace.catalog import Catalog, Stream, View
 from headrace.engine.worker import PARTIALS, conform
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
 from headrace.parquet_files import write_parquet
@@ -135,7 +135,7 @@ class AdHocQuery:
     def start(self, in_use: Callable[[], Any], ended: Callable[[AdHocQuery], None]) -> AdHocQuery:
         """Begin to read now; the rest happens in threads of the query's own."""
         try:
-            for stream, columns, oldest in _reads(self._runtime, self._plan):
+            for stream, columns, oldest in reads_of_streams(self._runtime.catalog, self._plan):
                 ring = self._runtime.rings.open(stream)
                 self._scans.append(RingScan.start(ring, columns, oldest=oldest))
         except BaseException:
@@ -378,7 +378,7 @@ class _ended:
         return isinstance(error, HeadraceError) and error.condition == "QUERY_ENDED"
 
 
-def _reads(runtime: Runtime, plan: SplitPlan) -> list[tuple[Stream, tuple[str, ...], bool]]:
+def reads_of_streams(catalog: Catalog, plan: SplitPlan) -> list[tuple[Stream, tuple[str, ...], bool]]:
     """The streams of a query, the columns it reads of each, and whether it reads them from the oldest row on."""
     columns: dict[str, set[str]] = {}
     oldest: dict[str, bool] = {}
@@ -389,7 +389,7 @@ def _reads(runtime: Runtime, plan: SplitPlan) -> list[tuple[Stream, tuple[str, .
                 oldest[node.relation] = node.oldest
     found = []
     for name, read in columns.items():
-        stream: Stream = runtime.catalog.get(name, Stream)
+        stream: Stream = catalog.get(name, Stream)
         held = tuple(f for f in stream.columns if SlotKind.of(f) is not None)
         for field in stream.columns:
             if field.name in read and field not in held:
