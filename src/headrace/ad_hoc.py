@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.catalog import Catalog, Stream, View
+from headrace.engine.ring_tasks import RingShare, run_scan
+from headrace.engine.session import driver_host
 from headrace.engine.worker import PARTIALS, conform
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
 from headrace.parquet_files import write_parquet
@@ -29,7 +31,7 @@ from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.stream.intake import Intake, Rows, needed_columns
 from headrace.stream.ring import Scan as RingScan
-from headrace.stream.ring.layout import SlotKind
+from headrace.stream.ring.layout import WORKERS, SlotKind
 from headrace.stream.ring.scan import WindowOver
 from headrace.types import arrow_schema
 from headrace.view.compiled import ContinuousView, InsertPipeline, statics_of
@@ -50,19 +52,30 @@ class LostRows(UserWarning):
 class _Feed:
     """One stream of a query: its reader, and what was picked and not yet worked on."""
 
-    def __init__(self, stream: Stream, pipelines: Sequence[InsertPipeline], scan: RingScan) -> None:
+    def __init__(self, stream: Stream, pipelines: Sequence[InsertPipeline], scan: RingScan, *, by_tasks: bool) -> None:
+        self.by_tasks = by_tasks
+        """Whether Spark tasks pick: then this process picks only what they leave for too long."""
         self.stream = stream
         self.pipelines = pipelines
         self.scan = scan
         self.picked: list[pa.RecordBatch] = []
         self.bytes = 0
         self.over = False
+        self.tasks_over = not by_tasks
+        self.by_task: dict[str, list[pa.Table]] = {}
+        """State rows that Spark tasks left."""
         self.failure: BaseException | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.over and self.tasks_over
 
     def run(self, changed: threading.Condition) -> None:
         """Pick until the window ends; each range is worked on by the query's own thread."""
         try:
             while True:
+                if self.by_tasks and not self._left_alone():
+                    return
                 batch = self.scan.next(wait=0.1)
                 if batch is None:
                     if self.over:
@@ -83,6 +96,20 @@ class _Feed:
             with changed:
                 self.over = True
                 changed.notify_all()
+
+    def _left_alone(self) -> bool:
+        """Wait until tuples pile up that no task picks; False if the window ends before.
+
+        Tasks that insert may have all of Spark's slots, and wait until somebody makes room in the ring.
+        """
+        since, at = time.monotonic(), self.scan.position
+        while not self.over and not self.scan.is_over:
+            time.sleep(0.01)
+            if self.scan.position != at or self.scan.lag < self.scan.ring.terms.capacity // 2:
+                since, at = time.monotonic(), self.scan.position
+            elif time.monotonic() - since > 0.25:
+                return True
+        return False
 
     def take(self) -> Rows | None:
         """What was picked since the last time."""
@@ -164,13 +191,20 @@ class AdHocQuery:
         try:
             for scan in self._scans:
                 stream: Stream = self._runtime.catalog.get(scan.ring.stream, Stream)
-                self._feeds.append(_Feed(stream, view.pipelines[stream.name.lower()], scan))
+                pipelines = view.pipelines[stream.name.lower()]
+                self._feeds.append(_Feed(stream, pipelines, scan, by_tasks=self._by_tasks(pipelines)))
             for pipeline in view.initial:
                 self._keep(view, pipeline.state, [self._rows_of(pipeline.plan)])
             for feed in self._feeds:
                 threads.append(threading.Thread(target=feed.run, args=(self._changed,), daemon=True))
                 threads[-1].start()
+                if feed.by_tasks:
+                    threads.append(threading.Thread(target=self._scan_by_tasks, args=(feed,), daemon=True))
+                    threads[-1].start()
             self._work(view)
+            for feed in self._feeds:
+                for state, tables in feed.by_task.items():
+                    self._keep(view, state, tables)
             for feed in self._feeds:
                 self.lost += feed.scan.end()
             if self.lost:
@@ -192,15 +226,49 @@ class AdHocQuery:
             for file in self._files.values():
                 file.unlink(missing_ok=True)
 
+    def _by_tasks(self, pipelines: Sequence[InsertPipeline]) -> bool:
+        """Whether Spark tasks scan: where the setting says so, and the whole fragment is native."""
+        native = all(p.native is not None for p in pipelines)
+        return self._runtime.settings.engine == "tasks" and native and not self._streams_out
+
+    def _scan_by_tasks(self, feed: _Feed) -> None:
+        """Have Spark tasks pick and work until the window ends; one slot is left to those that insert."""
+        try:
+            runtime, scan = self._runtime, feed.scan
+            work = Intake(runtime).work_of(feed.stream, feed.pipelines, feed.stream.columns)
+            host = driver_host(runtime.spark)
+            server = runtime.rings.flights.on(host)
+            share = RingShare(
+                feed.stream.name,
+                scan.ring.folder,
+                scan.ticket,
+                tuple(scan.schema.names),
+                server.location,
+                server.secret,
+                runtime.settings.remote_rings,
+            )
+            tasks = max(1, min(runtime.session.parallelism() - 1, WORKERS - 1))
+            feed.by_task, left = run_scan(runtime.spark, work, share, tasks)
+            with self._changed:
+                for table in left:
+                    feed.picked += table.to_batches()
+                    self._changed.notify_all()
+        except BaseException as failure:
+            feed.failure = failure
+        finally:
+            with self._changed:
+                feed.tasks_over = True
+                self._changed.notify_all()
+
     def _work(self, view: ContinuousView) -> None:
         """Run what is picked up to the first breaker, until all windows have ended."""
         intake = Intake(self._runtime)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: any(f.picked or f.over for f in self._feeds))
+                self._changed.wait_for(lambda: any(f.picked or f.is_over or f.failure for f in self._feeds))
                 taken = [(feed, feed.take()) for feed in self._feeds]
                 failure = next((f.failure for f in self._feeds if f.failure is not None), None)
-                over = all(f.over for f in self._feeds)
+                over = all(f.is_over for f in self._feeds)
                 self._changed.notify_all()
             if failure is not None:
                 raise failure

@@ -139,19 +139,7 @@ class Intake:
         by_spark = [p for p in pipelines if places[p.state] is Place.SPARK]
         native = [p for p in pipelines if places[p.state] is not Place.SPARK]
         held = given.schema if isinstance(given, Files) else stream.columns
-        read = {c for p in native for c in p.columns}
-        buffered = {f.name for f in ring.layout.columns} if ring is not None else set()
-        work = Work(
-            tuple(p.native for p in native if p.native is not None),
-            tuple({build.name: build for p in native for build in p.builds.values()}.values()),
-            held,
-            needed_columns(read | buffered, held),
-            given.options if isinstance(given, Files) else None,
-            settings.time_zone,
-            tuple(f for f in stream.columns if f.name in read and f not in held),
-            self._sharing.of(stream, native) if len(native) > 1 else (),
-            ring.folder if ring is not None else None,
-        )
+        work = self.work_of(stream, native, held, given.options if isinstance(given, Files) else None, ring)
         total, states = 0, dict[str, list[pa.Table]]()
         if native or not by_spark or ring is not None:
             in_tasks = any(places[p.state] is Place.TASKS for p in native) or (
@@ -165,6 +153,29 @@ class Intake:
             total = total or (count if count is not None else frame.count())
         self.ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
+
+    def work_of(
+        self,
+        stream: Stream,
+        native: Sequence[InsertPipeline],
+        held: Schema,
+        options: CsvOptions | None = None,
+        ring: Ring | None = None,
+    ) -> Work:
+        """What a worker is told to turn input that holds these columns into the pipelines' state rows."""
+        read = {c for p in native for c in p.columns}
+        buffered = {f.name for f in ring.layout.columns} if ring is not None else set()
+        return Work(
+            tuple(p.native for p in native if p.native is not None),
+            tuple({build.name: build for p in native for build in p.builds.values()}.values()),
+            held,
+            needed_columns(read | buffered, held),
+            options,
+            self._runtime.settings.time_zone,
+            tuple(f for f in stream.columns if f.name in read and f not in held),
+            self._sharing.of(stream, native) if len(native) > 1 else (),
+            ring.folder if ring is not None else None,
+        )
 
     # Native, here or in tasks
 

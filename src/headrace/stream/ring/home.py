@@ -21,6 +21,7 @@ from urllib.parse import quote
 from headrace.catalog import Buffer, Stream
 from headrace.errors import ExecutionError
 from headrace.stream.ring.book import Overflow
+from headrace.stream.ring.flight import Flights
 from headrace.stream.ring.layout import Layout
 from headrace.stream.ring.ring import Ring, Terms
 
@@ -44,6 +45,7 @@ class Rings:
         self._lock = threading.RLock()
         self._rings: dict[str, Ring] = {}
         self._made = 0
+        self.flights = Flights(lambda name: self._rings.get(name.lower()))
         self._folders: list[tuple[Path, int]] = []
         shutil.rmtree(self._pointers, ignore_errors=True)  # of an owner that was killed
         sweep()
@@ -91,6 +93,7 @@ class Rings:
 
     def close(self) -> None:
         """End all rings."""
+        self.flights.close()
         with self._lock:
             for name in list(self._rings):
                 self.drop(name)

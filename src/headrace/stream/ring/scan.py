@@ -85,7 +85,7 @@ class Scan:
             entry[Reader.TIMEOUT] = int((ring.terms.timeout if timeout is None else timeout) * 1e9)
             entry[Reader.WAITED_FOR] = waited_for
             entry[Reader.DONE] = -1
-            book.head.cells[index, :, Reader.CELL_LO] = -1
+            book.head.cells[index] = -1, 0, 0
             entry[Reader.STATE] = Reader.LIVE
             return Scan(ring, Ticket(index, int(entry[Reader.ID])), columns)
 
@@ -226,6 +226,22 @@ class Scan:
             entry = self.ring.book.head.readers[self.ticket.reader]
             if entry[Reader.ID] == self.ticket.id:
                 entry[Reader.STATE] = Reader.FREE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to pick, for good."""
+        entry = self.ring.book.head.readers[self.ticket.reader]
+        return bool(entry[Reader.STATE] != Reader.LIVE or 0 <= entry[Reader.DONE] <= entry[Reader.POSITION])
+
+    @property
+    def has_picked(self) -> bool:
+        """Whether this worker, in whatever process, has picked anything."""
+        return bool(self.ring.book.head.cells[self.ticket.reader, self._worker, Reader.CELL_PID])
+
+    @property
+    def lag(self) -> int:
+        """How many visible tuples nobody has picked."""
+        return int(self.ring.book.head.words[Word.VALID]) - self.position
 
     @property
     def position(self) -> int:
