@@ -15,7 +15,8 @@ from headrace.database import Database, connect
 from headrace.errors import HeadraceError
 from headrace.result import Result
 from headrace.spark import register
+from headrace.stream.ring.writer import ring
 
 __version__ = "0.1.0"
 
-__all__ = ["Database", "HeadraceError", "Result", "__version__", "connect", "register"]
+__all__ = ["Database", "HeadraceError", "Result", "__version__", "connect", "register", "ring"]

@@ -34,6 +34,7 @@ from headrace.loading import Batch, Loaded, Loader, target_of
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
+from headrace.pump import Pumps
 from headrace.reading import Kept, Reader
 from headrace.result import Result
 from headrace.runtime import Runtime
@@ -99,6 +100,7 @@ class Database:
         self._answers = Answers(self._runtime)
         self._definer = Definer(self._runtime, self._views, self._answers)
         self._loader = Loader(self._runtime, self._views, self._answers)
+        self._pumps = Pumps(self._runtime, self._loader)
         self._attachments = Attachments(store.path)
         self._porter: Porter | None = None
         try:
@@ -239,6 +241,7 @@ class Database:
             steps.callback(self._runtime.rings.close)
             steps.callback(self._runtime.worker.close)
             steps.callback(self._wait_for_users)
+            steps.callback(self._pumps.close)
             if hasattr(self, "_reader"):
                 steps.callback(self._reader.cancel_all)
             if self._porter is not None:

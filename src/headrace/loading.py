@@ -144,6 +144,10 @@ class Loader:
         given = Files(tuple(files), "parquet", None, stream.columns, sum(f.stat().st_size for f in files))
         return self._into_stream(stream, given, f"{batch.source} into {stream.name}", batch=batch)
 
+    def take_rows(self, stream: Stream, rows: pa.Table) -> Loaded:
+        """Insert rows that queries of the stream have already."""
+        return self._into_stream(stream, Rows(rows), f"INSERT INTO {stream.name}", deliver=False)
+
     def _committed(self, batch: Batch | None) -> bool:
         if batch is None:
             return False
@@ -245,8 +249,10 @@ class Loader:
         label: str,
         progress: Progress | None = None,
         batch: Batch | None = None,
+        *,
+        deliver: bool = True,
     ) -> Loaded:
-        delivered = False
+        delivered = not deliver
         for attempt in itertools.count():
             # Definitions that change all the time must not starve an insert: after a few times they wait.
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
@@ -269,9 +275,9 @@ class Loader:
                     # A view dropped meanwhile takes its build sides along; what it could not do is no error.
                     if self._runtime.writer_version == catalog.version:
                         raise
-                    delivered = False
+                    delivered = not deliver
                     self._await_catalog(catalog.version)
-        if isinstance(given, Rows):
+        if isinstance(given, Rows) and deliver:
             ring = self._runtime.rings.wanted(stream)
             if ring is not None and ring.terms.overflow is not Overflow.ERROR:
                 _write(ring, given.table)

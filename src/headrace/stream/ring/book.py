@@ -201,6 +201,18 @@ class Book:
             self.head.rollbacks[at % ROLLBACKS] = lo, hi
             words[Word.ROLLBACKS] = at + 1
 
+    def is_rolled_back(self, lo: int, hi: int) -> bool:
+        """Whether rows among these ids were taken back."""
+        with self.locked() as words:
+            rolled = self.head.rollbacks[: min(int(words[Word.ROLLBACKS]), ROLLBACKS)]
+            return bool(((rolled[:, 0] < hi) & (rolled[:, 1] > lo)).any())
+
+    def taken(self) -> int:
+        """The id up to which the owner's views have the rows of other processes; -1 if nobody gives them any."""
+        readers = self.head.readers
+        pumps = readers[(readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.WAITED_FOR] == 1)]
+        return int(pumps[:, Reader.TAKEN].max()) if len(pumps) else -1
+
     def await_visible(self, hi: int, patience: float) -> bool:
         """Wait until all ids below ``hi`` are visible; dead writers among them do not hold it up."""
         deadline = time.monotonic() + patience

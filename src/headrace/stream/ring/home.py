@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -45,10 +45,19 @@ class Rings:
         self._lock = threading.RLock()
         self._rings: dict[str, Ring] = {}
         self._made = 0
+        self._notice: Callable[[], None] = lambda: None
         self.flights = Flights(lambda name: self._rings.get(name.lower()))
         self._folders: list[tuple[Path, int]] = []
         shutil.rmtree(self._pointers, ignore_errors=True)  # of an owner that was killed
         sweep()
+
+    def when_opened(self, notice: Callable[[], None]) -> None:
+        """Have ``notice`` called whenever a ring is made."""
+        self._notice = notice
+
+    def all(self) -> list[Ring]:
+        with self._lock:
+            return list(self._rings.values())
 
     def find(self, stream: Stream) -> Ring | None:
         """The stream's ring, if there is one."""
@@ -74,6 +83,7 @@ class Rings:
                 pointer = self._pointers / f"{_file_name(stream.name)}.json"
                 pointer.write_text(json.dumps({"ring": str(folder), "stream": stream.name}))
                 self._rings[stream.name.lower()] = found
+                self._notice()
             return found
 
     def release(self, stream: Stream) -> None:

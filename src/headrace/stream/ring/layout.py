@@ -42,6 +42,8 @@ class Word:
     STRING_LIMIT, OVERFLOW, PATIENCE = 10, 11, 12
     CLOSED, OVERRUNS, BLOCKED, HOLES, LOST = 13, 14, 15, 16, 17
     READER_IDS, ROLLBACKS = 18, 19
+    AWAITED = 20
+    """1: another process wants to insert; 2: the owner reads for its views."""
     COUNT = 64
 
 
@@ -56,7 +58,7 @@ class Claim:
 class Reader:
     """The words of a reader; then three of each of its workers."""
 
-    STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE = range(13)
+    STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE, TAKEN = range(14)
     WORDS = 16
     FREE, LIVE, FINISHED, CANCELLED, OVERRUN, BROKEN = range(6)
     CELL_LO, CELL_PID, CELL_BEGAN = range(3)

@@ -212,6 +212,26 @@ class Ring:
         """The first id that nobody has claimed."""
         return int(self.book.head.words[Word.CLAIMED])
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether another process wants to insert, and nobody reads for the views yet."""
+        return bool(self.book.head.words[Word.AWAITED] == 1)
+
+    def answer(self) -> None:
+        """Say that rows of other processes reach the views from now on."""
+        self.book.head.words[Word.AWAITED] = 2
+
+    def await_owner(self, patience: float) -> None:
+        """Ask the owner to read for its views what this process inserts, and wait until it does."""
+        deadline = time.monotonic() + patience
+        with self.book.locked() as words:
+            words[Word.AWAITED] = max(1, int(words[Word.AWAITED]))
+        while self.book.head.words[Word.AWAITED] != 2:
+            self.check_open()
+            time.sleep(0.002)
+            if time.monotonic() > deadline:
+                raise unreachable(self.stream)
+
     def check_open(self) -> None:
         if self.book.is_closed:
             raise gone(self.stream)
@@ -346,6 +366,14 @@ def gone(stream: str) -> ExecutionError:
         "STREAM_CLOSED",
         f"the buffer of stream {stream} is no more: its database was closed, or the stream dropped",
         hint="open the database again in the process that owns it",
+    )
+
+
+def unreachable(stream: str) -> ExecutionError:
+    return ExecutionError(
+        "STREAM_OWNER_UNREACHABLE",
+        f"the process that owns stream {stream} does not answer",
+        hint="see whether it still runs; open the database again if not",
     )
 
 

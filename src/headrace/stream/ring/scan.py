@@ -43,6 +43,8 @@ class Scan:
         self.ring = ring
         self.ticket = ticket
         self._worker = worker
+        self.origins = np.empty(0, np.uint8)
+        """Who the tuples of the last range come from."""
         names = [f.name for f in ring.layout.columns]
         self._columns = [names.index(c) for c in columns]
         self.schema = pa.schema(
@@ -163,6 +165,7 @@ class Scan:
         text = ring.rounds.buffer(lap) if any(ring.layout.kind(c).text for c in self._columns) else None
         if text is None and any(ring.layout.kind(c).text for c in self._columns):
             return None
+        self.origins = ring.origins[here].copy()
         arrays = []
         for c, field in zip(self._columns, self.schema, strict=True):
             mask = None
@@ -177,6 +180,11 @@ class Scan:
             buffers = [mask, pa.py_buffer(values), *([pa.py_buffer(text)] if kind.text else ())]
             arrays.append(pa.Array.from_buffers(field.type, rows, buffers))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def taken(self, upto: int) -> None:
+        """Say that what was read below this id is dealt with."""
+        with self.ring.book.locked():
+            self._entry()[Reader.TAKEN] = upto
 
     def _release(self, lo: int, whole: bool) -> None:
         """Make sure that the slots were not claimed while they were copied, and let writers have them."""
@@ -270,6 +278,8 @@ class Scan:
         self._check_rollbacks(words, entry)
 
     def _check_rollbacks(self, words: Words, entry: Words) -> None:
+        if entry[Reader.WAITED_FOR]:
+            return  # the owner's own reader took them back itself
         count = min(int(words[Word.ROLLBACKS]), ROLLBACKS)
         if count and (self.ring.book.head.rollbacks[:count, 1] > entry[Reader.BEGIN]).any():
             raise ExecutionError(
