@@ -92,7 +92,7 @@ class SlotKind:
         if field.type.is_nested or not field.type.is_held:
             return None
         if field.type.name in ("string", "binary"):
-            return SlotKind(np.dtype(np.int32), 4, text=True)
+            return SlotKind(np.dtype(np.int64), 2, text=True)
         if field.type.name == "boolean":
             return SlotKind(np.dtype(np.uint8), 1, packed=True)
         width = field.type.arrow.bit_width // 8

@@ -18,7 +18,8 @@ import pyarrow as pa
 from headrace.errors import ExecutionError, StoreError
 from headrace.stream.ring.book import Book, Claimed, Overflow, Usage
 from headrace.stream.ring.layout import FORMAT, MAGIC, Head, Layout, Slots, Word
-from headrace.stream.ring.text import Rounds, long_bytes, no_marks, store_text, warm_up
+from headrace.stream.ring.text import Rounds
+from headrace.stream.ring.text_kernel import long_bytes, no_marks, store_text, warm_up
 from headrace.types import Field, Schema, from_spark
 
 MORSEL = 65_536
@@ -286,8 +287,8 @@ class _Morsel:
             if column.source is None:
                 ring.slots[i][here] = 0
             elif column.text is not None:
-                views = column.source[start : start + rows]
-                at = store_text(views, marks, column.text, ring.slots[i][here], buffer, at)
+                ends = column.source[start : start + rows + 1]
+                at = store_text(ends, marks, column.text, ring.slots[i][here], buffer, at)
             else:
                 ring.slots[i][here] = column.source[start : start + rows]
         ring.origins[here] = self._origin
@@ -295,9 +296,10 @@ class _Morsel:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column's values as slots hold them, without NULLs' meaning, and which are NULL."""
+    """A column's values, and which of them are NULL."""
 
     source: Slots | None
+    """Values as slots hold them, or where each text ends; nothing for a column that is not there."""
     text: Any
     marks: Any
 
@@ -311,11 +313,11 @@ class _Column:
         if array.null_count:
             marks = np.array(array.is_null().cast(pa.uint8()))
         if is_text:
-            views = array.cast(pa.string_view() if pa.types.is_string(array.type) else pa.binary_view())
-            _, slots, *texts = views.buffers()
-            flat = np.frombuffer(slots, np.int32).reshape(-1, 4)[views.offset : views.offset + len(array)]
-            text = np.frombuffer(texts[0] if texts and texts[0].size else b"\0", np.uint8)
-            return _Column(flat, text, marks)
+            if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
+                array = array.cast(pa.string() if "string" in str(array.type) else pa.binary())
+            _, offsets, text = array.buffers()
+            ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+            return _Column(ends, np.frombuffer(text if text is not None and text.size else b"\0", np.uint8), marks)
         if pa.types.is_boolean(array.type):
             return _Column(np.asarray(array.fill_null(False).cast(pa.uint8())), None, marks)
         width = array.type.bit_width // 8
@@ -331,7 +333,7 @@ class _Column:
     def long_bytes(self, start: int, rows: int) -> int:
         if self.text is None or self.source is None:
             return 0
-        return int(long_bytes(self.source[start : start + rows], self.marks_of(start, rows)))
+        return int(long_bytes(self.source[start : start + rows + 1], self.marks_of(start, rows)))
 
 
 class _Whole:

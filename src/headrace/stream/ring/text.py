@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from headrace.errors import ExecutionError
-from headrace.stream.ring.layout import INLINE
 
 
 class Rounds:
@@ -80,59 +78,3 @@ class Rounds:
 def _close(mapped: dict[int, tuple[int, mmap.mmap]]) -> None:
     for fd, _ in mapped.values():
         os.close(fd)
-
-
-@njit(cache=True, nogil=True)
-def long_bytes(views: Any, nulls: Any) -> int:
-    """How many bytes of text do not fit into these views."""
-    total = 0
-    masked = len(nulls) > 0
-    for i in range(len(views)):
-        if views[i, 0] > INLINE and not (masked and nulls[i]):
-            total += views[i, 0]
-    return total
-
-
-@njit(cache=True, nogil=True)
-def store_text(views: Any, nulls: Any, source: Any, slots: Any, buffer: Any, at: int) -> int:
-    """Write views into slots, and the long text they refer to into the buffer from ``at`` on; returns its end.
-
-    The views refer to ``source``.
-    """
-    masked = len(nulls) > 0
-    for i in range(len(views)):
-        size = views[i, 0]
-        if masked and nulls[i]:
-            slots[i, 0] = 0
-            slots[i, 1] = 0
-            slots[i, 2] = 0
-            slots[i, 3] = 0
-        elif size <= INLINE:
-            slots[i, 0] = size
-            slots[i, 1] = views[i, 1]
-            slots[i, 2] = views[i, 2]
-            slots[i, 3] = views[i, 3]
-        else:
-            slots[i, 0] = size
-            slots[i, 1] = views[i, 1]
-            slots[i, 2] = 0
-            slots[i, 3] = at
-            start = views[i, 3]
-            for b in range(size):
-                buffer[at + b] = source[start + b]
-            at += size
-    return at
-
-
-def warm_up() -> None:
-    """Compile the kernels, or load them: a first insert should not wait for that while queries' windows end."""
-    views = np.frombuffer(bytes(16), np.int32).reshape(-1, 4)
-    text = np.frombuffer(bytes(1), np.uint8)
-    slots, buffer = np.zeros((2, 4), np.int32), np.zeros(1, np.uint8)
-    long_bytes(views, no_marks())
-    store_text(views, no_marks(), text, slots[:1], buffer, 0)
-
-
-def no_marks() -> Any:
-    """What stands for the marks of a column without NULLs."""
-    return np.empty(0, np.uint8)
