@@ -237,6 +237,16 @@ def test_copy_feeds_queries_with_columns_left_out(db: Database, tmp_path: Path, 
     assert running.finish().rows() == [(7, 3000, sum(range(3000)), 0)]
 
 
+def test_copy_of_some_columns_passes_the_others_of_a_header_over(db: Database, tmp_path: Path) -> None:
+    file = tmp_path / "posts.csv"
+    file.write_text("content,score,username,uid\n" + "".join(f"text,{n},name,not read\n" for n in range(300)))
+    running = db.sql("SELECT sum(score), count(content), count(uid), count(username) FROM posts")
+    db.sql(f"COPY posts (username, score) FROM '{file}' WITH (header true)")
+    assert running.finish().rows() == [(sum(range(300)), 0, 0, 300)]
+    with pytest.raises(HeadraceError, match="UNKNOWN_COLUMN"):
+        db.sql(f"COPY users (id) FROM '{file}' WITH (header true)")
+
+
 def test_a_stream_without_options_is_buffered_only_while_it_is_read(db: Database) -> None:
     db.sql(f"CREATE STREAM plain ({POSTS})")
     stream: Any = db.catalog.get("plain")

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128 << 20
 """Bytes that may be picked and not yet worked on, or worked on and not yet taken: then the ring fills up."""
+_FULL_BATCH, _LINGER = 1 << 17, 0.03
+"""Rows that are worked on at once without waiting for more, and the seconds to wait for so many."""
 _MERGE_ROWS = 1 << 20
 """State rows that are merged before more are added."""
 
@@ -69,6 +71,10 @@ class _Feed:
     @property
     def is_over(self) -> bool:
         return self.over and self.tasks_over
+
+    @property
+    def is_full(self) -> bool:
+        return bool(sum(b.num_rows for b in self.picked) >= _FULL_BATCH)
 
     def run(self, changed: threading.Condition) -> None:
         """Pick until the window ends; each range is worked on by the query's own thread."""
@@ -266,6 +272,8 @@ class AdHocQuery:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: any(f.picked or f.is_over or f.failure for f in self._feeds))
+                # A run over few rows costs about as much as one over many: wait a moment for more.
+                self._changed.wait_for(lambda: any(f.is_full or f.is_over for f in self._feeds), _LINGER)
                 taken = [(feed, feed.take()) for feed in self._feeds]
                 failure = next((f.failure for f in self._feeds if f.failure is not None), None)
                 over = all(f.is_over for f in self._feeds)

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +190,8 @@ class Loader:
                 )
         else:
             options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
+            if options.header:
+                options = replace(options, skipped=tuple(f.name for f in target.columns if f not in schema))
         files = Files(tuple(paths), format, options, schema, sum(p.stat().st_size for p in paths))
         if isinstance(target, Table):
             return Loaded(self._copy_table(target, files))

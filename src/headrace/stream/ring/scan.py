@@ -23,6 +23,9 @@ from headrace.stream.ring.ring import Ring, gone
 MORSEL_ROWS = 131_072
 """Tuples picked at once, at most."""
 
+_PROPER_LOOK = 0.02
+"""Seconds between looks, while there is nothing to pick, that also ask who has died and whether the window is over."""
+
 
 class WindowOver(Exception):
     """No more tuples: the window has ended."""
@@ -43,6 +46,7 @@ class Scan:
         self.ring = ring
         self.ticket = ticket
         self._worker = worker
+        self._looked = 0.0
         self.origins = np.empty(0, np.uint8)
         """Who the tuples of the last range come from."""
         names = [f.name for f in ring.layout.columns]
@@ -124,6 +128,9 @@ class Scan:
 
     def _pick(self, most: int) -> tuple[int, int] | None:
         book = self.ring.book
+        if self._nothing_new():
+            return None
+        self._looked = time.monotonic()
         with book.locked() as words:
             entry = self._entry()
             self._check(words, entry)
@@ -156,6 +163,12 @@ class Scan:
             if words[Word.CLAIMED] > words[Word.VALID]:
                 book.look_for_dead(words)
             return None
+
+    def _nothing_new(self) -> bool:
+        """A cheap look, without the lock: nothing to pick, and a proper look was had a moment ago."""
+        entry, words = self.ring.book.head.readers[self.ticket.reader], self.ring.book.head.words
+        waiting = words[Word.VALID] <= entry[Reader.POSITION] and entry[Reader.DONE] < 0
+        return bool(waiting) and entry[Reader.STATE] == Reader.LIVE and time.monotonic() - self._looked < _PROPER_LOOK
 
     def _copy(self, lo: int, hi: int) -> pa.RecordBatch | None:
         """The tuples' columns, copied out of their slots; long text stays where it is. ``None`` if that is gone."""
