@@ -129,10 +129,11 @@ class Intake:
     ) -> tuple[int, StateRows]:
         settings = self._runtime.settings
         choices: dict[str, Choice] = {}
+        size = _bytes(given)
         for pipeline in pipelines:
             reason = pipeline.reason or ("its values need Spark" if pipeline.state in forced else None)
             engine = "auto" if pipeline.state in forced else settings.engine
-            choices[pipeline.state] = choose(reason, _bytes(given), task_bytes=settings.task_bytes, engine=engine)
+            choices[pipeline.state] = choose(reason, size, task_bytes=settings.task_bytes, engine=engine)
             if isinstance(given, Frame) and choices[pipeline.state].place is Place.TASKS and settings.engine == "auto":
                 choices[pipeline.state] = Choice(Place.TASKS, "the rows are in Spark already")
         places = {state: choice.place for state, choice in choices.items()}
@@ -143,7 +144,7 @@ class Intake:
         total, states = 0, dict[str, list[pa.Table]]()
         if native or not by_spark or ring is not None:
             in_tasks = any(places[p.state] is Place.TASKS for p in native) or (
-                not native and _bytes(given) >= settings.task_bytes and settings.engine in ("auto", "tasks")
+                not native and size >= settings.task_bytes and settings.engine in ("auto", "tasks")
             )
             total, states = self._native(work, given, in_tasks, progress)
         if by_spark:
@@ -173,7 +174,7 @@ class Intake:
             options,
             self._runtime.settings.time_zone,
             tuple(f for f in stream.columns if f.name in read and f not in held),
-            self._sharing.of(stream, native) if len(native) > 1 else (),
+            *self._sharing.of(stream, native),
             ring.folder if ring is not None else None,
         )
 
