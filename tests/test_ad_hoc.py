@@ -44,7 +44,7 @@ def db() -> Iterator[Database]:
         yield db
 
 
-def fill(db: Database, options: str = "WITH (capacity = 1000, timeout = '5 seconds')") -> None:
+def fill(db: Database, options: str = "WITH (capacity = 1000, timeout = '2 minutes')") -> None:
     db.sql(f"CREATE STREAM posts ({POSTS}) {options}")
     db.sql(f"CREATE TABLE users ({USERS})")
     db.insert("users", USER_ROWS)
@@ -131,14 +131,15 @@ def test_a_query_begins_at_the_newest_row_or_at_the_oldest_still_there(db: Datab
 
 
 def test_the_window_ends_when_the_stream_pauses(db: Database) -> None:
-    db.sql(f"CREATE STREAM quick ({POSTS}) WITH (timeout = '300 milliseconds')")
+    db.sql(f"CREATE STREAM quick ({POSTS}) WITH (timeout = '2 seconds')")
+    db.insert("quick", posts(0, 1))  # what a first insert loads is no pause of the stream
     running = db.sql("SELECT count(*) FROM quick")
     began = time.monotonic()
-    for n in range(5):
+    for n in range(4):
         time.sleep(0.1)
         db.insert("quick", posts(n, 1))
-    assert running.rows() == [(5,)]
-    assert time.monotonic() - began >= 0.6
+    assert running.rows() == [(4,)]
+    assert time.monotonic() - began >= 2.3
     assert not running.is_running
 
 
@@ -157,7 +158,7 @@ def test_a_limit_ends_the_window(db: Database) -> None:
     db.insert("posts", posts(0, 20))
     began = time.monotonic()
     assert len(running.rows()) == 5
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 60
 
 
 def test_cancel_and_interrupt_end_a_query(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +281,8 @@ def test_a_full_stream_refuses_inserts_whole(db: Database) -> None:
 
 
 def test_insert_and_create_table_from_a_stream(db: Database) -> None:
-    db.sql(f"CREATE STREAM short ({POSTS}) WITH (timeout = '1 second')")
+    db.sql(f"CREATE STREAM short ({POSTS}) WITH (timeout = '2 seconds')")
+    db.insert("short", posts(0, 1))
     thread = threading.Thread(target=lambda: (time.sleep(0.4), db.insert("short", posts(0, 20))))
     thread.start()
     db.sql("CREATE TABLE kept AS SELECT uid, score FROM short WHERE score > 300")
@@ -291,7 +293,7 @@ def test_insert_and_create_table_from_a_stream(db: Database) -> None:
 def test_explain_shows_the_probe_side_and_the_columns_read(db: Database) -> None:
     lines = db.sql("EXPLAIN SELECT region, sum(score) FROM users JOIN posts@OLDEST ON id = uid GROUP BY region").rows()
     text = "\n".join(line for (line,) in lines)
-    assert "Query over stream posts, from the oldest buffered row on; ends after 5 seconds without a row" in text
+    assert "Query over stream posts, from the oldest buffered row on; ends after 2 minutes without a row" in text
     assert "reads uid, score of a buffer of 1,000 rows" in text
     assert "As rows of posts come, on the probe side" in text
     assert "build side b0 of users" in text
