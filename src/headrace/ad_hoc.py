@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128 << 20
 """Bytes that may be picked and not yet worked on, or worked on and not yet taken: then the ring fills up."""
-_FULL_BATCH, _LINGER = 1 << 17, 0.03
-"""Rows that are worked on at once without waiting for more, and the seconds to wait for so many."""
+_FULL_BATCH, _LINGER = 1 << 18, 0.2
+"""Rows that are worked on at once without waiting for more, and the seconds to wait for so many where nobody waits for
+rows before the window ends."""
 _MERGE_ROWS = 1 << 20
 """State rows that are merged before more are added."""
 
@@ -273,7 +274,8 @@ class AdHocQuery:
             with self._changed:
                 self._changed.wait_for(lambda: any(f.picked or f.is_over or f.failure for f in self._feeds))
                 # A run over few rows costs about as much as one over many: wait a moment for more.
-                self._changed.wait_for(lambda: any(f.is_full or f.is_over for f in self._feeds), _LINGER)
+                linger = 0.0 if self._streams_out or self._wanted is not None else _LINGER
+                self._changed.wait_for(lambda: any(f.is_full or f.is_over for f in self._feeds), linger)
                 taken = [(feed, feed.take()) for feed in self._feeds]
                 failure = next((f.failure for f in self._feeds if f.failure is not None), None)
                 over = all(f.is_over for f in self._feeds)
