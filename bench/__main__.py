@@ -50,6 +50,7 @@ class Sizes:
     memory_rows: int = 50_000_000
     move_queries: tuple[str, ...] = move.CHOSEN
     move_scale: float = 10.0
+    move_states_of: tuple[str, ...] = ()
     move_states_scale: float = 1.0
     move_runs: int = 10
 
@@ -70,6 +71,7 @@ QUICK = Sizes(
     memory_rows=2_000_000,
     move_queries=("q13", "q18"),
     move_scale=0.1,
+    move_states_of=("q13", "q18"),
     move_states_scale=0.1,
     move_runs=2,
 )
@@ -188,7 +190,14 @@ def _ring(run: Run) -> None:
 
 def _move(run: Run) -> None:
     sizes = run.sizes
-    result = move.run(sizes.move_queries, sizes.move_scale, sizes.move_states_scale, sizes.move_runs, run.say)
+    result = move.run(
+        sizes.move_queries,
+        sizes.move_scale,
+        sizes.move_states_of,
+        sizes.move_states_scale,
+        sizes.move_runs,
+        run.say,
+    )
     drawn = ((plots.move_states, "move-states.svg"), (plots.move_overhead, "move-overhead.svg"))
     pictures = [draw(result, file) if (file := run.plot(name)) else None for draw, name in drawn]
     run.bars += bars.move_bars(result)

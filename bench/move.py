@@ -159,7 +159,9 @@ class Target:
         return found
 
 
-def run(chosen: Sequence[str], scale: float, states_scale: float, runs: int, say: Note) -> Moves:
+def run(
+    chosen: Sequence[str], scale: float, states_of: Sequence[str], states_scale: float, runs: int, say: Note
+) -> Moves:
     """Measure everything; an answer that differs is an error."""
     folder = data(scale)
     spark = start_spark()
@@ -174,7 +176,7 @@ def run(chosen: Sequence[str], scale: float, states_scale: float, runs: int, say
             ]
         every = {name: _every_stage(spark, name, folder, local[name]) for name in chosen}
         vacated = {n: _vacate(spark, chosen, folder, n) for n in (1, 2, 4)}
-        sizes = [state for name in queries() for state in _states(spark, name, data(states_scale))]
+        sizes = [state for name in states_of or queries() for state in _states(spark, name, data(states_scale))]
     finally:
         spark.stop()
     return Moves(scale, plain, ours, moves, every, vacated, sizes, states_scale)
