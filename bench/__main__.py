@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import bars, memory, move, ours, plant, plots, refresh, report, telephone, tpch, views
+from bench import bars, memory, move, ours, plant, plots, refresh, report, ring, telephone, tpch, views
 from bench.measure import Outcome, System, side_by_side
 from bench.peers import duck, flink, flink_live
 from bench.peers import spark as spark_peer
@@ -89,6 +89,8 @@ class Run:
     """Flink's, if it takes part."""
     bars: list[bars.Bar] = field(default_factory=list)
     sections: list[str] = field(default_factory=list)
+    streams: list[str] = field(default_factory=list)
+    """Sections of the page about queries of streams."""
     java: str | None = None
     flink: str | None = None
 
@@ -177,6 +179,15 @@ def _memory(run: Run) -> None:
     run.sections += report.memory_section(results, plots.memory(results, file) if file else None)
 
 
+def _ring(run: Run) -> None:
+    sizes = run.sizes
+    with run.spark() as spark:
+        result = ring.run(spark, run.python, tpch.Data(ROOT / "data", sizes.scale), sizes.runs, run.say)
+    run.bars += bars.ring_bars(result)
+    pictures = plots.ring_rates(result, run.plots) if run.plots else []
+    run.streams += report.ring_section(result, sizes.scale, sizes.runs, pictures)
+
+
 def _move(run: Run) -> None:
     sizes = run.sizes
     result = move.run(
@@ -202,8 +213,9 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "memory": _memory,
     "move": _move,
     "tpch": _tpch,
+    "ring": _ring,
 }
-WITH_PEERS = ("tpch", "aim")
+WITH_PEERS = ("tpch", "aim", "ring")
 """The parts in which peers can run without Headrace, and Flink is one of them."""
 
 
@@ -247,21 +259,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = " ".join(["python -m bench", *(sys.argv[1:] if arguments is None else arguments)])
     command = command.replace(f" --output {chosen.output}", "")  # where it went is no part of what was measured
     head = [
-        "# Continuous views beside their peers",
-        "",
         f"Machine: {report.machine()}.  ",
         f"Versions: {report.versions(run.java, run.flink)}.  ",
         f"Command: `{'make bench' if whole else command}`.",
         "",
     ]
     judged = [] if chosen.quick else run.bars  # the bars are for the whole data
-    text = "\n".join(head + (report.bars_section(judged) if judged else []) + run.sections).rstrip() + "\n"
-    console.print(text, markup=False)
+    # Each page has the bars of its own figures.
+    pages = {
+        "continuous-views.md": ("# Continuous views beside their peers", run.sections, False),
+        "streams.md": ("# Queries of streams beside batches", run.streams, True),
+    }
+    texts = {}
+    for name, (title, sections, of_ring) in pages.items():
+        own = [bar for bar in judged if bar.what.startswith("ring:") == of_ring]
+        if sections:
+            parts_of_page = [title, "", *head, *(report.bars_section(own) if own else []), *sections]
+            texts[name] = "\n".join(parts_of_page).rstrip() + "\n"
+            console.print(texts[name], markup=False)
     for bar in judged:
         console.print(str(bar), style="" if bar.met else "bold red", markup=False)
     if output:
         output.mkdir(parents=True, exist_ok=True)
-        (output / "continuous-views.md").write_text(text)
+        for name, text in texts.items():
+            (output / name).write_text(text)
         console.print(f"written: {output.relative_to(ROOT) if output.is_relative_to(ROOT) else output}")
     return 0
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
+from bench import ring
 from bench.measure import Outcome, geometric_mean, ratios
 from bench.memory import Memory
 from bench.move import Moves
 from bench.plant import PlantResult
 from bench.refresh import Refresh
+from bench.ring import RingResult
 from bench.telephone import Aim
 from bench.views import COUNTS, Views
 
@@ -43,6 +46,11 @@ MOVE_SMALL = 100_000_000
 MOVE_WORTH = 0.3
 # Resident memory wobbles with allocators and compaction; ten per cent over 40 M rows is no growth with rows.
 MEMORY_GROWTH = 1.10
+RING_QUERIES = 4.0
+RING_ARROW = 8.0
+RING_CSV = 4.5
+RING_OVERHEAD = 40.0
+RING_FOUR = {"same file": 1.5, "file of four": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,28 @@ def views_bar(result: Views) -> Bar:
     return at_most(
         f"{COUNTS[-1]} views on one stream, cost relative to one", result.growth(COUNTS[-1]), VIEWS_GROWTH, "x"
     )
+
+
+def ring_bars(result: RingResult) -> list[Bar]:
+    bars = [
+        at_least("ring: tuples of 16 columns from Arrow, a core", result.arrow_per_second / 1e6, RING_ARROW, " M/s")
+    ]
+    spark = result.ingest[ring.SPARK].median / result.ingest[ring.HEADRACE].median
+    bars.append(
+        at_least("ring: ingest of all columns from CSV, speed relative to Spark to nowhere", spark, RING_CSV, "x")
+    )
+    for peer in (ring.SPARK, ring.FLINK):
+        ratio = ring.throughput(result.outcomes, ring.HEADRACE, peer)
+        if ratio is not None:
+            ran = sum(peer in o.timings for o in result.outcomes.values())
+            what = f"ring: queries an hour while inserting relative to {peer} ({ran} of {len(result.outcomes)} queries)"
+            bars.append(at_least(what, ratio, RING_QUERIES, "x"))
+    overhead = 100 * fmean(result.overhead(name) for name in result.outcomes)
+    bars.append(at_most("ring: what a query costs on top of ingest, mean", overhead, RING_OVERHEAD, " %"))
+    for what, ratio in result.four.items():
+        bar = next(b for name, b in RING_FOUR.items() if name in what)
+        bars.append(at_least(f"ring: Q6's columns alone ({what}), speed relative to all columns", ratio, bar, "x"))
+    return bars
 
 
 def move_bars(result: Moves) -> list[Bar]:

@@ -9,6 +9,7 @@ from typing import Any
 from bench.measure import Outcome
 from bench.memory import Memory
 from bench.move import Moves
+from bench.ring import RingResult
 from bench.telephone import Aim
 from bench.views import Views
 
@@ -59,6 +60,22 @@ def tpch(outcomes: Mapping[str, Outcome], file: Path) -> str:
     axes.set_ylabel("seconds, insert to answer")
     axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.25))
     return _save(figure, file)
+
+
+def ring_rates(result: RingResult, files: Path) -> list[str]:
+    """003's Figure 5: what goes in a second, and queries an hour; and Figure 6: what queries cost on top."""
+    figure, axes = _figure()
+    rates = {f"{name}, all columns": result.rows / t.median / 1e6 for name, t in result.ingest.items()}
+    rates |= {f"{name}, count(*)": result.rows / t.median / 1e6 for name, t in result.count.items()}
+    axes.barh(list(rates), list(rates.values()))
+    axes.set_xlabel("million tuples a second from CSV")
+    made = [_save(figure, files / "ring-ingest.svg")]
+    made.append(tpch(result.outcomes, files / "ring-queries.svg"))
+    figure, axes = _figure()
+    axes.bar(list(result.outcomes), [100 * result.overhead(name) for name in result.outcomes])
+    axes.set_ylabel("% on top of ingest, Headrace")
+    made.append(_save(figure, files / "ring-overhead.svg"))
+    return made
 
 
 def aim(results: Sequence[Aim], file: Path) -> str:

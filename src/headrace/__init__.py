@@ -17,6 +17,7 @@ from headrace.move import RunningQuery, Ticket, resume, run
 from headrace.move.export import open_ticket as open
 from headrace.result import Result
 from headrace.spark import register
+from headrace.stream.ring.writer import ring
 
 __version__ = "0.1.0"
 
@@ -31,5 +32,6 @@ __all__ = [
     "open",
     "register",
     "resume",
+    "ring",
     "run",
 ]

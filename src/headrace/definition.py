@@ -21,10 +21,12 @@ from headrace.parquet_files import write_parquet
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
 from headrace.runtime import Runtime
+from headrace.settings import memory_bytes
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
 from headrace.store import Snapshot, Transaction, writing
 from headrace.stream.intake import stream_count
+from headrace.stream.ring.layout import Layout
 from headrace.types import MAP_HINT, VOID, Field, Schema, arrow_schema
 from headrace.view import retention
 from headrace.view.compiled import (
@@ -54,7 +56,7 @@ class Definer:
                 return self._create_view(statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
-                relation = Stream(statement.name, statement.columns)
+                relation = _stream(statement)
             elif statement.files is not None:
                 return self._create_over_files(statement, statement.files)
             else:
@@ -68,6 +70,8 @@ class Definer:
                     tx.create_relation(tables.tail_of(relation.name), arrow_schema(relation.columns))
 
             self._define(self._runtime.catalog.with_relation(relation), relation, work)
+            if isinstance(relation, Stream) and relation.buffer is not None:
+                self._runtime.rings.open(relation)
             return f"{kind_of(relation)} {relation.name} created"
 
     def exists(self, statement: s.Create) -> bool:
@@ -154,6 +158,9 @@ class Definer:
                 _drop_states(tx, view)
 
         self._commit(catalog, work, f"DROP {relations[-1].name}")
+        for relation in relations:
+            if isinstance(relation, Stream):
+                self._runtime.rings.drop(relation.name)
         for view in views:
             del self._views[view.name.lower()]
             self._forget(view)
@@ -319,6 +326,21 @@ class Definer:
             raise
         settled()
         self._runtime.catalog = catalog
+
+
+def _stream(statement: s.CreateStream) -> Stream:
+    buffer = statement.buffer
+    if buffer is not None:
+        size = Layout.of(statement.columns, buffer.capacity).bytes
+        if size > memory_bytes():
+            raise SqlError(
+                "STREAM_CAPACITY_TOO_LARGE",
+                f"a buffer of {buffer.capacity:,} rows of stream {statement.name} takes {size:,} bytes, "
+                "more than this machine has",
+                position=statement.position,
+                hint="give a smaller capacity",
+            )
+    return Stream(statement.name, statement.columns, buffer)
 
 
 def columns_of(plan: Node, table: str, at: Position) -> Schema:

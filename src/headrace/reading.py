@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from headrace import query
+from headrace.ad_hoc import AdHocQuery
 from headrace.catalog import Catalog, Table
-from headrace.errors import HeadraceError, NotYetSupported
+from headrace.errors import HeadraceError
 from headrace.file_tables import refresh
 from headrace.inside import Inside
 from headrace.loading import target_of
 from headrace.plan.nodes import Node, streams_in
+from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
+from headrace.plan.window import split_window
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
@@ -59,6 +62,8 @@ class _Planned:
     """All continuous views of that version: those it reads may read others."""
     by_state: _ByState | None
     """Over the one view's state instead of its answer, where that is less work."""
+    window: SplitPlan | None = None
+    """How it is cut, if it reads streams themselves."""
 
     @property
     def lookup(self) -> Lookup | None:
@@ -85,8 +90,19 @@ class Kept:
 class Reader:
     """Plans queries and runs them."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers, inside: Inside) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        views: Mapping[str, ContinuousView],
+        answers: Answers,
+        inside: Inside,
+        in_use: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._runtime = runtime
+        self._in_use = in_use
+        self._running: set[AdHocQuery] = set()
+        """Queries over streams whose windows have not ended."""
+        self._numbers = itertools.count(1)
         self._views = views
         self._answers = answers
         self._inside = inside
@@ -133,13 +149,53 @@ class Reader:
         else:
             target = target_of(self._catalog, statement.name, statement.position)
             plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
-        for name in sorted(streams_in(plan)):
-            raise bare_stream(name)
         return plan
 
     def rows(self, asked: Kept | s.Query | s.Insert) -> pa.Table:
-        """The rows of a query, or those an INSERT stores."""
-        return self._rows_at(asked if isinstance(asked, Kept) else Kept(asked))[1]
+        """The rows of a query, or those an INSERT stores; a query of streams is waited for."""
+        kept = asked if isinstance(asked, Kept) else Kept(asked)
+        query_ = self.ad_hoc(kept)
+        if query_ is not None:
+            query_.wait()
+            return query_.answer()
+        return self._rows_at(kept)[1]
+
+    def ad_hoc(self, kept: Kept) -> AdHocQuery | None:
+        """The query, begun, if it reads streams themselves."""
+        version = self._catalog.version
+        planned = kept.under(version) or self._plan_anew(version, kept)
+        if planned.window is None:
+            return None
+        query_ = AdHocQuery(self._runtime, planned.window, next(self._numbers), self._rows_of, self._finished)
+        self._running.add(query_)
+        try:
+            return query_.start(self._in_use, self._running.discard)
+        except BaseException:
+            self._running.discard(query_)
+            raise
+
+    def cancel_all(self) -> None:
+        """End the queries over streams that still run."""
+        for running in list(self._running):
+            running.cancel()
+        for running in list(self._running):
+            running.wait(1)
+
+    def _rows_of(self, plan: Node) -> pa.Table:
+        """The rows of a plan that reads no stream, as of now."""
+        return self._finished(plan, {})
+
+    def _finished(self, plan: Node, states: Mapping[tuple[str, str], pa.Table]) -> pa.Table:
+        """The rows of a plan over these states and whatever else it reads, as of now."""
+        prepared = query.Prepared(self._runtime, plan)
+        everything = dict(self._views)
+        views = {scan.relation: everything.get(scan.relation.lower()) for scan in prepared.scans}
+        planned = _Planned(self._catalog.version, prepared, views, everything, None)
+        refresh(self._runtime, self._file_tables(planned))
+        for attempt in itertools.count():
+            with self._runtime.store.read() as snapshot, suppress(query.Again):
+                return self._run_over(snapshot, planned, patient=attempt >= _HASTY_ATTEMPTS, states=states)
+        raise AssertionError("never ends without an answer")
 
     def whole(self, name: str) -> tuple[int, pa.Table]:
         """The newest epoch, and all rows of a relation in it."""
@@ -182,6 +238,8 @@ class Reader:
     def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
         whole = query.Prepared(self._runtime, self.plan(statement))
         everything = dict(self._views)
+        if streams_in(whole.plan):
+            return _Planned(version, whole, {}, everything, None, split_window(whole.plan))
         views = {scan.relation: everything.get(scan.relation.lower()) for scan in whole.scans}
         by_state = None
         if (found := inlined(whole.plan, views)) is not None:
@@ -201,7 +259,14 @@ class Reader:
         found = [self._catalog.find(name) for name in sorted(names)]
         return [t for t in found if isinstance(t, Table) and t.files is not None]
 
-    def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
+    def _run_over(
+        self,
+        snapshot: Snapshot,
+        planned: _Planned,
+        *,
+        patient: bool,
+        states: Mapping[tuple[str, str], pa.Table] | None = None,
+    ) -> pa.Table:
         everything, by_state = planned.everything, planned.by_state
         if by_state is not None and by_state.lookup is not None:
             rows = self._answers.find(snapshot, by_state.view, by_state.lookup, patient=patient)
@@ -211,7 +276,7 @@ class Reader:
             with self._answers.lock(by_state.view.name):
                 leaves = self._answers.states(snapshot, by_state.view, patient=patient)
                 return query.run(self._runtime, snapshot, by_state.over, leaves)
-        arrow: dict[tuple[str, str], pa.Table] = {}
+        arrow: dict[tuple[str, str], pa.Table] = dict(states or {})
         for scan in planned.whole.scans:
             if scan.kind == "system" and ("system", scan.relation) not in arrow:
                 arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
@@ -219,11 +284,3 @@ class Reader:
             if view is not None and ("view", scan.relation) not in arrow:
                 arrow["view", scan.relation] = self._answers.rows(snapshot, view, everything, patient=patient)
         return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
-
-
-def bare_stream(name: str) -> NotYetSupported:
-    """The answer to a query of a stream itself."""
-    return NotYetSupported(
-        f"SELECT from the bare stream {name}",
-        hint="a stream keeps no rows; CREATE VIEW over it with a GROUP BY, then SELECT from the view",
-    )

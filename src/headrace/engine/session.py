@@ -147,6 +147,11 @@ def spark_context(spark: SparkSession) -> SparkContext | None:
         return None
 
 
+def driver_host(spark: SparkSession) -> str:
+    """The name executors reach this process by."""
+    return spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+
+
 class _quiet_stderr:
     """Keeps the JVM's start-up notices off the terminal; anything fatal still raises."""
 
