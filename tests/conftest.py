@@ -19,11 +19,6 @@ settings.register_profile("soak", deadline=None, suppress_health_check=_CHECKS, 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def examples(n: int) -> int:
-    """How many examples a test that costs Spark jobs runs: few by default, many in a soak."""
-    return n * 20 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else n
-
-
 @pytest.hookimpl(tryfirst=True)  # before the groups are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, one of them runs all that need Spark: there is one session."""

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from conftest import examples
 from differential.harness import assert_same, frame, oracle_session, table_rows
 from headrace.database import Database
 from headrace.errors import HeadraceError
 from headrace.stream.ring.home import Rings
+from profiles import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

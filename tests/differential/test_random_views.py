@@ -15,7 +15,7 @@ from harness import Case, Schedule, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
+from profiles import examples
 
 S = "k INT, g STRING, x INT, y BIGINT, d DECIMAL(12,3), f DOUBLE, b BOOLEAN, day DATE, \
 p STRUCT<a: INT, l: ARRAY<STRING>>"

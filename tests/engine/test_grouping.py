@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from conftest import examples
 from headrace.database import Database
 from headrace.engine import grouping
 from headrace.engine.grouping import Asked, Batch, Grouped, Member
 from headrace.engine.worker import Worker
 from headrace.errors import HeadraceError
 from headrace.types import BIGINT, STRING
+from profiles import examples
 
 SCHEMA = pa.schema([("t", pa.string()), ("n", pa.int64())])
 COLUMNS = "i INT, b BIGINT, t STRING, d DECIMAL(7, 2), o BOOLEAN, day DATE, x DOUBLE"

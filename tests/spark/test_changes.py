@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import examples
 from headrace.errors import DataError
 from headrace.spark import changes
 from headrace.spark.changes import Chain
+from profiles import examples
 
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([0.5, float("inf"), None])), max_size=6)
 SCHEMA = pa.schema([("k", pa.string()), ("Odd name", pa.float64())])

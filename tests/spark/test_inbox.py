@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from conftest import examples
 from headrace.errors import CatalogError, DataError, HeadraceError
 from headrace.spark.inbox import Manifest, Tray, owned
+from profiles import examples
 
 QUERY = "5f0c1e7e-0000-4000-8000-000000000001"
 

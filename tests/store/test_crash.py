@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from conftest import examples
 from headrace.store import Store, ledger
+from profiles import examples
 
 # Each epoch appends as many rows to `a` as to `b`, records its number and, now and then, compacts, spills a
 # segment or folds the log in; an epoch is acknowledged by a byte-whole line on a pipe.

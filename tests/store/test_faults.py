@@ -17,11 +17,11 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from conftest import examples
 from headrace.database import Database
 from headrace.errors import HeadraceError, StoreError
 from headrace.store import Store, Transaction, directory, writer
 from headrace.store import format as file_format
+from profiles import examples
 
 SCHEMA = pa.schema([("n", pa.int64())])
 ROW = pa.table({"n": [1]}, schema=SCHEMA)

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 import headrace
-from conftest import examples
 from headrace import tables
 from headrace.store import writer
+from profiles import examples
 
 # A server that has imported everything: a life costs a fork, not a second of imports.
 LIVES = multiprocessing.get_context("forkserver")

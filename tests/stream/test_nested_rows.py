@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from conftest import examples
 from headrace import tables
 from headrace.errors import HeadraceError
 from headrace.types import (
@@ -41,6 +40,7 @@ from headrace.types import (
     parse_type,
     struct,
 )
+from profiles import examples
 
 LEAVES: dict[Type, st.SearchStrategy[Any]] = {
     BOOLEAN: st.booleans(),

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from ring_processes import CHECKED, checked_rows, is_whole
 
-from conftest import examples
 from headrace.errors import ExecutionError
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.book import Overflow
@@ -40,6 +39,7 @@ from headrace.types import (
     arrow_schema,
     decimal,
 )
+from profiles import examples
 
 COLUMNS = (Field("n", BIGINT), Field("text", STRING), Field("flag", BOOLEAN), Field("price", decimal(20, 2)))
 NAMES = [f.name for f in COLUMNS]

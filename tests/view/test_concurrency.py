@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace
-from conftest import examples
 from headrace import query
 from headrace.database import Database
 from headrace.errors import HeadraceError
@@ -25,6 +24,7 @@ from headrace.reading import Reader
 from headrace.store.writer import WAITING
 from headrace.view.compaction import BACKLOG
 from headrace.view.compiled import ContinuousView
+from profiles import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

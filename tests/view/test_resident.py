@@ -16,13 +16,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import headrace
-from conftest import examples
 from headrace.catalog import Stream
 from headrace.database import Database
 from headrace.engine.worker import Work
 from headrace.errors import HeadraceError
 from headrace.types import arrow_schema
 from headrace.view.resident import Resident, can_reside
+from profiles import examples
 
 AT = dt.datetime(2026, 1, 1, 1, 2, 3, 4)
 VALUES: dict[str, tuple[str, list[Any]]] = {

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from conftest import examples
 from headrace import HeadraceError
 from headrace.database import Database
 from headrace.store import Transaction
+from profiles import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace
-from conftest import examples
 from headrace.catalog import Stream
 from headrace.database import Database
 from headrace.engine import grouping
 from headrace.engine.worker import Worker
 from headrace.errors import HeadraceError
 from headrace.view.sharing import share
+from profiles import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
