@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import bars, memory, ours, plant, plots, refresh, report, ring, telephone, tpch, views
+from bench import bars, memory, move, ours, plant, plots, refresh, report, ring, telephone, tpch, views
 from bench.measure import Outcome, System, side_by_side
 from bench.peers import duck, flink, flink_live
 from bench.peers import spark as spark_peer
@@ -48,6 +48,11 @@ class Sizes:
     views_rows: int = 50_000
     views_runs: int = 3
     memory_rows: int = 50_000_000
+    move_queries: tuple[str, ...] = move.CHOSEN
+    move_scale: float = 10.0
+    move_states_of: tuple[str, ...] = ()
+    move_states_scale: float = 1.0
+    move_runs: int = 10
 
 
 QUICK = Sizes(
@@ -64,6 +69,11 @@ QUICK = Sizes(
     views_rows=10_000,
     views_runs=1,
     memory_rows=2_000_000,
+    move_queries=("q13", "q18"),
+    move_scale=0.1,
+    move_states_of=("q13", "q18"),
+    move_states_scale=0.1,
+    move_runs=2,
 )
 
 
@@ -178,6 +188,22 @@ def _ring(run: Run) -> None:
     run.streams += report.ring_section(result, sizes.scale, sizes.runs, pictures)
 
 
+def _move(run: Run) -> None:
+    sizes = run.sizes
+    result = move.run(
+        sizes.move_queries,
+        sizes.move_scale,
+        sizes.move_states_of,
+        sizes.move_states_scale,
+        sizes.move_runs,
+        run.say,
+    )
+    drawn = ((plots.move_states, "move-states.svg"), (plots.move_overhead, "move-overhead.svg"))
+    pictures = [draw(result, file) if (file := run.plot(name)) else None for draw, name in drawn]
+    run.bars += bars.move_bars(result)
+    run.sections += report.move_section(result, pictures)
+
+
 # Latencies first: TPC-H leaves the disk busy for a while with the rows that deferred maintenance keeps.
 PARTS: dict[str, Callable[[Run], None]] = {
     "plant": _plant,
@@ -185,6 +211,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "refresh": _refresh,
     "views": _views,
     "memory": _memory,
+    "move": _move,
     "tpch": _tpch,
     "ring": _ring,
 }

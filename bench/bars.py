@@ -13,6 +13,7 @@ from statistics import fmean
 from bench import ring
 from bench.measure import Outcome, geometric_mean, ratios
 from bench.memory import Memory
+from bench.move import Moves
 from bench.plant import PlantResult
 from bench.refresh import Refresh
 from bench.ring import RingResult
@@ -39,6 +40,10 @@ AIM_HELD = 0.99
 REFRESH_WHOLE = {"DuckDB": 10.0, "Spark": 100.0}
 REFRESH_ONE = {"DuckDB": 20.0}
 VIEWS_GROWTH = 12.0
+MOVE_IDLE = 1.05
+MOVE_OVERHEAD = 0.15
+MOVE_SMALL = 100_000_000
+MOVE_WORTH = 0.3
 # Resident memory wobbles with allocators and compaction; ten per cent over 40 M rows is no growth with rows.
 MEMORY_GROWTH = 1.10
 RING_QUERIES = 4.0
@@ -143,6 +148,25 @@ def ring_bars(result: RingResult) -> list[Bar]:
     for what, ratio in result.four.items():
         bar = next(b for name, b in RING_FOUR.items() if name in what)
         bars.append(at_least(f"ring: Q6's columns alone ({what}), speed relative to all columns", ratio, bar, "x"))
+    return bars
+
+
+def move_bars(result: Moves) -> list[Bar]:
+    idle = [
+        ours / plain
+        for name in result.plain
+        for plain, ours in zip(result.plain[name].seconds, result.ours[name].seconds, strict=True)
+    ]
+    bars = [at_most("headrace.run, nothing suspended, relative to plain Spark", geometric_mean(idle), MOVE_IDLE, "x")]
+    small = [move.overhead for move in result.moves if move.state_bytes < MOVE_SMALL]
+    if small:
+        mean = sum(small) / len(small)
+        bars.append(
+            at_most("moving states under 100 MB: mean overhead, share of local runtime", mean, MOVE_OVERHEAD, "")
+        )
+    late = [move.beats_restart for move in result.moves if move.progress >= MOVE_WORTH]
+    if late:
+        bars.append(at_least("moving from 30 % on: speed relative to starting again", geometric_mean(late), 1.0, "x"))
     return bars
 
 

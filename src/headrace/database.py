@@ -56,6 +56,8 @@ from headrace.wording import counted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.move.ticket import Ticket
+
 
 _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
@@ -207,6 +209,16 @@ class Database:
             failure = self._porter.drain()
         if failure is not None:
             raise failure
+
+    def export(self, path: str | os.PathLike[str]) -> Ticket:
+        """Copy the database as it is now into a ticket, a new folder; :func:`headrace.open` goes on from it.
+
+        To move it, close this one afterwards: attachments then go on from the ticket, each row once.
+        """
+        from headrace.move.export import export
+
+        with self.in_use():
+            return export(self, path)
 
     @property
     def attachments(self) -> list[Attachment]:
