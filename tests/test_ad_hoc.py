@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import headrace
 from differential.harness import assert_same, frame, oracle_session, table_rows
 from headrace.database import Database
-from headrace.errors import HeadraceError
+from headrace.errors import ExecutionError, HeadraceError
+from headrace.stream.ring import Ring
 from headrace.stream.ring.home import Rings
 from profiles import examples
 
@@ -214,15 +215,32 @@ def test_views_and_queries_see_the_same_rows(db: Database, tmp_path: Path) -> No
 
 def test_a_failed_copy_fails_the_queries_that_saw_its_rows(db: Database, tmp_path: Path) -> None:
     file = tmp_path / "posts.csv"
-    file.write_text("".join(f"{n % 3},name,{n},text\n" for n in range(200_000)) + "x,name,1,text\n")
+    # Large enough to be read in two slices: the rows of the one that does not fail are taken back too.
+    bad = "x,name,1,text\n"
+    file.write_text(bad + "".join(f"{n % 3},name,{n},text that makes it longer\n" for n in range(260_000)))
     seeing = db.sql("SELECT count(*) FROM posts")
-    with pytest.raises(HeadraceError, match="row 200001"):
+    with pytest.raises(HeadraceError, match="row 1:"):
         db.copy("posts", file)
     with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
         seeing.finish().rows()
     after = db.sql("SELECT count(*) FROM posts")
     db.insert("posts", posts(0, 3))
     assert after.finish().rows() == [(3,)]
+
+
+def test_a_query_fails_rather_than_miss_committed_rows(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    db.sql("CREATE VIEW n AS SELECT count(*) AS n FROM posts")
+    running = db.sql("SELECT count(*) FROM posts")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise ExecutionError("STREAM_MEMORY_FULL", "no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ring, "write", full)
+        assert db.insert("posts", posts(0, 5)) == 5
+    assert db.sql("SELECT * FROM n").rows() == [(5,)]
+    with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
+        running.finish().rows()
 
 
 @pytest.mark.parametrize("format", ["csv", "parquet"])

@@ -282,7 +282,7 @@ class Loader:
         if isinstance(given, Rows) and deliver:
             ring = self._runtime.rings.wanted(stream)
             if ring is not None and ring.terms.overflow is not Overflow.ERROR:
-                _write(ring, given.table)
+                _write_committed(ring, given.table)
         self._compaction.after({state: sum(t.num_rows for t in added) for state, added in states.items()})
         return Loaded(rows, late)
 
@@ -351,6 +351,17 @@ def _write(ring: Ring, rows: pa.Table) -> None:
         ring.write(rows)
     except ExecutionError as error:
         if error.condition != "STREAM_CLOSED":  # the last query that read it has ended
+            raise
+
+
+def _write_committed(ring: Ring, rows: pa.Table) -> None:
+    """Put rows there that views have already: if that fails, queries fail rather than miss them."""
+    since = ring.end
+    try:
+        _write(ring, rows)
+    except BaseException as error:
+        ring.book.roll_back(since, max(ring.end, since + 1))
+        if not isinstance(error, ExecutionError):
             raise
 
 

@@ -127,3 +127,18 @@ def test_the_owner_serves_shares_of_a_reader_and_refuses_strangers() -> None:
             list(remote_batches(server.location, "guess", "posts", late.ticket, ["score"], 1))
         for left in (scan, late):
             left.give_up()
+
+
+@pytest.mark.spark
+def test_a_stream_is_a_data_source(spark: SparkSession, tmp_path: Path) -> None:
+    """Any Spark application of the host reads a stream's rows until it pauses."""
+    headrace.register(spark)
+    with headrace.connect(tmp_path / "d", spark=spark) as db:
+        db.sql(f"CREATE STREAM posts ({POSTS}) WITH (capacity = 20000, timeout = '3 seconds')")
+        db.insert("posts", rows(0, 4000))
+        read = spark.read.format("headrace").option("path", str(db.path)).option("stream", "posts")
+        frame = read.option("from", "oldest").load()
+        found = frame.selectExpr("count(*)", "sum(score)", "max(name)").collect()
+        assert tuple(found[0]) == (4000, sum(range(4000)), "a name that is long 003999")
+        with pytest.raises(Exception, match="STREAM_NOT_BUFFERED"):
+            read.option("stream", "nothing").load()

@@ -1,6 +1,8 @@
 """The source: a relation's rows, and a relation's changes, as DataFrames of any Spark application.
 
 ``option("view", …)`` gives the rows as of the moment the query is planned, from a file the owner publishes.
+``option("stream", …)`` gives the rows of a stream that come while the query runs, until it pauses: each partition is a
+share of one reader of its ring (:mod:`headrace.stream.ring`), and what was read cannot be read again.
 ``option("changes", …)`` gives the changes: the columns, ``_epoch`` and ``_weight``, beginning with the whole
 relation. For ``spark.readStream`` an offset is an epoch, and the links between two epochs are files
 that stay as they are (:mod:`headrace.spark.changes`): a batch read again is the same.
@@ -20,19 +22,25 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.engine.ring_tasks import retried
 from headrace.errors import CatalogError, DataError
 from headrace.spark.changes import EPOCH, WEIGHT, Chain
 from headrace.spark.inbox import owned, require_database
 from headrace.spark.published import PUBLISHED, Definition, ask, readable
 from headrace.spark.sink import BatchSink, StreamSink
+from headrace.stream.ring import Ring, Scan
+from headrace.stream.ring.flight import plain_schema
+from headrace.stream.ring.home import find_ring
+from headrace.stream.ring.layout import WORKERS
+from headrace.stream.ring.scan import Ticket, WindowOver
 from headrace.types import BIGINT, INT, Field, ddl
 
 
 class HeadraceSource(DataSource):
     """The format ``headrace``.
 
-    Options: ``path``, the database; ``stream``, to write into; ``view`` or ``table``, to read rows;
-    ``changes``, a view or table whose changes to read.
+    Options: ``path``, the database; ``stream``, to write into, or to read its rows as they come; ``view`` or
+    ``table``, to read rows; ``changes``, a view or table whose changes to read.
     """
 
     @classmethod
@@ -40,11 +48,15 @@ class HeadraceSource(DataSource):
         return "headrace"
 
     def schema(self) -> str:
+        if "stream" in self.options:
+            return ddl(_stream_ring(self.options).layout.columns)
         named = _Named(self.options)
         added = (Field(EPOCH, BIGINT), Field(WEIGHT, INT)) if named.changes else ()
         return ddl((*(Field(c.name, c.type) for c in named.definition.relation.columns), *added))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if "stream" in self.options:
+            return _RingReader(_stream_ring(self.options), schema, self.options)
         return _Reader(_Named(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -108,6 +120,51 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _batches(partition, self._schema)
+
+
+@dataclass
+class _Share(InputPartition):
+    """One task's share of a reader of a ring."""
+
+    folder: str
+    reader: int
+    id: int
+    worker: int
+
+
+class _RingReader(DataSourceReader):
+    """The rows of a stream while its window lasts; the tasks pick ranges by themselves."""
+
+    def __init__(self, ring: Ring, schema: StructType, options: Mapping[str, str]) -> None:
+        self._folder = ring.folder
+        self._schema = schema
+        self._oldest = options.get("from", "newest").lower() == "oldest"
+        self._tasks = min(int(options.get("tasks", "1")), WORKERS - 1)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        ring = Ring.open(self._folder)
+        # The process that plans ends before the tasks do: the reader lives as long as the ring's owner.
+        ticket = Scan.start(ring, self._schema.names, oldest=self._oldest, of_owner=True).ticket
+        return [_Share(str(self._folder), ticket.reader, ticket.id, w) for w in range(1, self._tasks + 1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Share)
+        ring = Ring.open(Path(partition.folder))
+        scan = Scan(ring, Ticket(partition.reader, partition.id), self._schema.names, partition.worker)
+        if scan.has_picked:
+            raise retried(ring.stream)
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        try:
+            while True:
+                batch = scan.next(wait=1.0)
+                if batch is not None:
+                    yield from pa.Table.from_batches([batch.cast(plain_schema(batch.schema))]).cast(wanted).to_batches()
+        except WindowOver:
+            return
+
+
+def _stream_ring(options: Mapping[str, str]) -> Ring:
+    return Ring.open(find_ring(require_database(options.get("path")), options["stream"]))
 
 
 class _ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

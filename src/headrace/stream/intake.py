@@ -9,6 +9,7 @@ run again, so a view sees exactly the inserts that come after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -235,8 +236,16 @@ class Intake:
             return runtime.worker.reduce(work, slices[index], report)
 
         total, states = 0, dict[str, list[pa.Table]]()
-        run = map if len(slices) == 1 else runtime.worker.pool.map
-        for rows, found in run(reduce, range(len(slices))):
+        if len(slices) == 1:
+            results = iter([reduce(0)])
+        elif work.ring is None:
+            results = runtime.worker.pool.map(reduce, range(len(slices)))
+        else:
+            # If one slice fails, the rows of the others that are in the ring must all be there to be taken back.
+            futures = [runtime.worker.pool.submit(reduce, i) for i in range(len(slices))]
+            wait(futures)
+            results = (future.result() for future in futures)
+        for rows, found in results:
             total += rows
             for state, table in found.items():
                 states.setdefault(state, []).append(table)

@@ -31,6 +31,8 @@ from headrace.stream.ring.layout import ROLLBACKS, Claim, Head, Reader, Word, Wo
 from headrace.stream.ring.processes import is_alive, this_process
 
 _FAR = 1 << 62
+_FORGOTTEN = 60_000_000_000
+"""Nanoseconds after which a reader without a process of its own, whose window is over, is let go of."""
 
 
 class Overflow(IntEnum):
@@ -279,6 +281,10 @@ class Book:
                 continue
             if not lives(reader[Reader.PID], reader[Reader.BEGAN]):
                 reader[Reader.STATE] = Reader.FREE
+                continue
+            over = 0 <= reader[Reader.DONE] <= reader[Reader.POSITION]
+            if over and reader[Reader.OF_OWNER] and time.monotonic_ns() - reader[Reader.TOUCHED] > _FORGOTTEN:
+                reader[Reader.STATE] = Reader.FREE  # nobody ends a reader that its own process has outlived
                 continue
             for cell in self.head.cells[number]:
                 if cell[Reader.CELL_LO] >= 0 and not lives(cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN]):

@@ -44,6 +44,7 @@ class Word:
     READER_IDS, ROLLBACKS = 18, 19
     AWAITED = 20
     """1: another process wants to insert; 2: the owner reads for its views."""
+    OWNER_PID, OWNER_BEGAN = 21, 22
     COUNT = 64
 
 
@@ -58,7 +59,9 @@ class Claim:
 class Reader:
     """The words of a reader; then three of each of its workers."""
 
-    STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE, TAKEN = range(14)
+    STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE, TAKEN, OF_OWNER = (
+        range(15)
+    )
     WORDS = 16
     FREE, LIVE, FINISHED, CANCELLED, OVERRUN, BROKEN = range(6)
     CELL_LO, CELL_PID, CELL_BEGAN = range(3)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from headrace.errors import ExecutionError, StoreError
 from headrace.stream.ring.book import Book, Claimed, Overflow, Usage
 from headrace.stream.ring.layout import FORMAT, MAGIC, Head, Layout, Slots, Word
+from headrace.stream.ring.processes import this_process
 from headrace.stream.ring.text import Rounds
 from headrace.stream.ring.text_kernel import long_bytes, no_marks, store_text, warm_up
 from headrace.types import Field, Schema, from_spark
@@ -89,6 +90,7 @@ class Ring:
         head = Head.over(memory, len(layout.columns))
         words = head.words
         words[Word.FORMAT], words[Word.CAPACITY], words[Word.COLUMNS] = FORMAT, terms.capacity, len(layout.columns)
+        words[Word.OWNER_PID], words[Word.OWNER_BEGAN] = this_process()
         words[Word.LAP], words[Word.STRING_LIMIT] = -1, text_limit
         words[Word.OVERFLOW], words[Word.PATIENCE] = terms.overflow, int(terms.patience * 1e9)
         head.cells[:, :, 0] = -1

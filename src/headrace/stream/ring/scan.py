@@ -63,10 +63,12 @@ class Scan:
         oldest: bool = False,
         timeout: float | None = None,
         waited_for: bool = False,
+        of_owner: bool = False,
     ) -> Scan:
         """Begin to read: at the newest tuple, or at the oldest that is still there.
 
-        ``waited_for`` makes writers wait for this reader whatever the stream's ``overflow`` is.
+        ``waited_for`` makes writers wait for this reader whatever the stream's ``overflow`` is. It lives as long as
+        this process, or as the ring's owner (``of_owner``).
         """
         book = ring.book
         with book.locked() as words:
@@ -85,11 +87,12 @@ class Scan:
             entry = book.head.readers[index]
             entry[:] = 0
             entry[Reader.ID] = words[Word.READER_IDS]
-            entry[Reader.PID], entry[Reader.BEGAN] = this_process()
+            owner = int(words[Word.OWNER_PID]), int(words[Word.OWNER_BEGAN])
+            entry[Reader.PID], entry[Reader.BEGAN] = owner if of_owner else this_process()
             entry[Reader.BEGIN] = entry[Reader.POSITION] = begin
             entry[Reader.IDLE] = entry[Reader.TOUCHED] = time.monotonic_ns()
             entry[Reader.TIMEOUT] = int((ring.terms.timeout if timeout is None else timeout) * 1e9)
-            entry[Reader.WAITED_FOR] = waited_for
+            entry[Reader.WAITED_FOR], entry[Reader.OF_OWNER] = waited_for, of_owner
             entry[Reader.DONE] = -1
             book.head.cells[index] = -1, 0, 0
             entry[Reader.STATE] = Reader.LIVE
