@@ -14,8 +14,9 @@ page | worst
 from headrace.database import Database, connect
 from headrace.errors import HeadraceError
 from headrace.result import Result
+from headrace.sample.on_spark import reservoir
 from headrace.spark import register
 
 __version__ = "0.1.0"
 
-__all__ = ["Database", "HeadraceError", "Result", "__version__", "connect", "register"]
+__all__ = ["Database", "HeadraceError", "Result", "__version__", "connect", "register", "reservoir"]

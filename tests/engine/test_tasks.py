@@ -18,5 +18,5 @@ def test_each_number_is_one_task(spark: SparkSession, monkeypatch: pytest.Monkey
         for number in own:
             yield number, "rows", f"alone: {len(own) == 1}", bytes([number, 0])
 
-    found = sorted(tasks._run_each(spark, 5, task))
+    found = sorted(tasks.run_each(spark, 5, task))
     assert found == [(n, "rows", "alone: True", bytes([n, 0])) for n in range(5)]

@@ -23,7 +23,7 @@ from statistics_of_samples import (
 
 from headrace.errors import DataError
 from headrace.sample import Reservoir, Sampled, merge, shares
-from headrace.sample.shares import Method
+from headrace.sample.shares import Method, shares_by_threshold
 from headrace.sample.skips import NEVER, Skips
 
 Array = np.ndarray[Any, Any]
@@ -245,3 +245,18 @@ def test_samples_that_cannot_be_merged_are_refused() -> None:
         merge([Sampled(rows(0, 3), 10), Sampled(rows(3, 9), 10)], 5, rng)
     assert merge([], 5, rng).seen == 0
     assert merge([Sampled(rows(0, 3), 3), Sampled(rows(3, 8), 10)], 5, rng).rows.num_rows == 5
+
+
+@pytest.mark.parametrize(("counts", "size"), [((5, 3, 4), 3), ((20, 1, 2), 4), ((9, 0, 9), 7)])
+def test_thresholds_give_the_same_shares_as_counts(counts: tuple[int, ...], size: int) -> None:
+    def given(seed: int) -> tuple[int, ...]:
+        rng = np.random.default_rng(seed)
+        held, thresholds = [], []
+        for count in counts:
+            skips = Skips(size, rng)
+            skips.advance(count)
+            held.append(skips.filled)
+            thresholds.append(skips.threshold)
+        return tuple(shares_by_threshold(np.array(held), np.array(thresholds), size, rng).tolist())
+
+    assert fits((given(seed) for seed in range(2_500)), share_probabilities(counts, size))

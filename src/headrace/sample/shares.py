@@ -52,6 +52,24 @@ def shares(counts: Sequence[int] | Array, size: int, rng: np.random.Generator, m
     return found
 
 
+def shares_by_threshold(held: Array, thresholds: Array, size: int, rng: np.random.Generator) -> Array:
+    """The same, of workers who do not know how many rows they saw, but what their reservoirs' highest priority is.
+
+    Given that, a reservoir's other priorities are uniform below it, and nothing tells which row has which. So they
+    are drawn here anew, and the lowest of all counted by worker. A threshold of 1 says the worker has all its rows.
+
+    >>> shares_by_threshold(np.array([3, 3]), np.array([1e-9, 0.5]), 3, np.random.default_rng(1)).tolist()
+    [3, 0]
+    """
+    owners = np.repeat(np.arange(len(held)), held)
+    wanted = min(size, len(owners))
+    priorities = rng.random(len(owners)) * np.asarray(thresholds)[owners]
+    full = np.flatnonzero((np.asarray(thresholds) < 1.0) & (held > 0))
+    priorities[(np.cumsum(held) - 1)[full]] = np.asarray(thresholds)[full]
+    lowest = np.argpartition(priorities, wanted - 1)[:wanted] if wanted else owners[:0]
+    return np.bincount(owners[lowest], minlength=len(held))
+
+
 @njit(cache=True, nogil=True)
 def _fenwick_shares(rows: Array, ranks: Array) -> Array:  # pragma: no cover - compiled
     """The worker of each rank among the rows that are left, counted; a rank is below what is left by then."""
