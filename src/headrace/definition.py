@@ -370,6 +370,13 @@ _NONDETERMINISTIC = {
 def _refuse_nondeterministic(statement: s.CreateView) -> None:
     """A view's answer equals a batch query's over the same rows, so it may not depend on when it ran."""
     for node in statement.query.walk():
+        if isinstance(node, exp.TableSample):
+            raise ViewRefused(
+                "NONDETERMINISTIC_VIEW",
+                "TABLESAMPLE draws other rows each time, and a view is evaluated at many times",
+                position=position_of(node),
+                hint="keep a sample of the stream, CREATE SAMPLE s OF stream SIZE n, or draw where the view is queried",
+            )
         name = node.name.lower() if isinstance(node, exp.Anonymous | exp.Column) else type(node).__name__.lower()
         called = isinstance(node, exp.Func)
         if called and name.replace("_", "") in {n.replace("_", "") for n in _NONDETERMINISTIC}:

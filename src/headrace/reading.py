@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace import query
 from headrace.catalog import Catalog, Table
+from headrace.engine.spark import Relation, leaf
 from headrace.errors import HeadraceError, NotYetSupported
 from headrace.file_tables import refresh
 from headrace.inside import Inside
@@ -23,6 +24,7 @@ from headrace.loading import target_of
 from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
 from headrace.runtime import Runtime
+from headrace.sample.drawing import DRAWN, Drawing, lifted, rows_of
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
 from headrace.store import Snapshot
@@ -59,6 +61,8 @@ class _Planned:
     """All continuous views of that version: those it reads may read others."""
     by_state: _ByState | None
     """Over the one view's state instead of its answer, where that is less work."""
+    drawings: tuple[Drawing, ...] = ()
+    """Rows to be drawn at random first, at each run."""
 
     @property
     def lookup(self) -> Lookup | None:
@@ -176,19 +180,22 @@ class Reader:
         return planned
 
     def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
-        whole = query.Prepared(self._runtime, self.plan(statement))
+        plan, drawings = lifted(self._runtime, self.plan(statement))
+        whole = query.Prepared(self._runtime, plan)
         everything = dict(self._views)
-        views = {scan.relation: everything.get(scan.relation.lower()) for scan in whole.scans}
+        scans = [scan for part in (whole, *(d.child for d in drawings)) for scan in part.scans]
+        views = {scan.relation: everything.get(scan.relation.lower()) for scan in scans if scan.kind == "view"}
         by_state = None
         if (found := inlined(whole.plan, views)) is not None:
             view, over = found
             lookup = lookup_of(over, {state.name: state for state in view.plan.states})
             by_state = _ByState(view, query.Prepared(self._runtime, over), lookup)
-        return _Planned(version, whole, views, everything, by_state)
+        return _Planned(version, whole, views, everything, by_state, drawings)
 
     def _file_tables(self, planned: _Planned) -> list[Table]:
         """The tables over files a query reads, by itself or through continuous views."""
-        names = {scan.relation for scan in planned.whole.scans if scan.kind == "table"}
+        parts = (planned.whole, *(d.child for d in planned.drawings))
+        names = {scan.relation for part in parts for scan in part.scans if scan.kind == "table"}
         below = [view for view in planned.views.values() if view is not None]
         while below:
             view = below.pop()
@@ -207,14 +214,31 @@ class Reader:
             with self._answers.lock(by_state.view.name):
                 leaves = self._answers.states(snapshot, by_state.view, patient=patient)
                 return query.run(self._runtime, snapshot, by_state.over, leaves)
-        arrow: dict[tuple[str, str], pa.Table] = {}
-        for scan in planned.whole.scans:
-            if scan.kind == "system" and ("system", scan.relation) not in arrow:
-                arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
-            view = planned.views[scan.relation] if scan.kind == "view" else None
-            if view is not None and ("view", scan.relation) not in arrow:
-                arrow["view", scan.relation] = self._answers.rows(snapshot, view, everything, patient=patient)
+        arrow: dict[Relation, pa.Table] = {}
+        for drawing in planned.drawings:
+            self._read_leaves(snapshot, planned, drawing.child, arrow, patient)
+            leaves = query.Leaves(arrow, {})
+            arrow[DRAWN, drawing.name] = rows_of(self._runtime, snapshot, drawing, leaves)
+        self._read_leaves(snapshot, planned, planned.whole, arrow, patient)
         return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
+
+    def _read_leaves(
+        self,
+        snapshot: Snapshot,
+        planned: _Planned,
+        prepared: query.Prepared,
+        arrow: dict[Relation, pa.Table],
+        patient: bool,
+    ) -> None:
+        """The rows of a plan's leaves that are no tables, as of the snapshot, added to those that are there."""
+        for scan in prepared.scans:
+            if leaf(scan) in arrow:
+                continue
+            if scan.kind == "system":
+                arrow[leaf(scan)] = self._inside.rows(snapshot, scan.relation)
+            view = planned.views[scan.relation] if scan.kind == "view" else None
+            if view is not None:
+                arrow[leaf(scan)] = self._answers.rows(snapshot, view, planned.everything, patient=patient)
 
 
 def bare_stream(name: str) -> NotYetSupported:

@@ -35,6 +35,16 @@ def gather(rows: pa.RecordBatch, places: Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def gather_table(rows: pa.Table, places: Array) -> pa.Table:
+    """The rows of a table at these ascending places."""
+    taken, start = [], 0
+    for batch in rows.to_batches():
+        mine = places[np.searchsorted(places, start) : np.searchsorted(places, start + batch.num_rows)] - start
+        start += batch.num_rows
+        taken.append(gather(batch, mine))
+    return pa.Table.from_batches(taken, plain_schema(rows.schema.remove_metadata()))
+
+
 def _gather_views(texts: pa.Array, places: Array) -> pa.Array:
     """Arrow takes no views by place: the chosen views are copied, then the texts they point to."""
     _, views, *texts_behind = texts.buffers()

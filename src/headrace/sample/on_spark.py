@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.engine.failures import from_spark
+from headrace.engine.plan_sql import quote_native
 from headrace.engine.session import spark_context
 from headrace.engine.tasks import from_bytes, run_each, task_worker, to_bytes
 from headrace.errors import ExecutionError, HeadraceError
@@ -256,12 +257,12 @@ def _of_files(
     parts = divided([stretch_of(path) for path in files], slots)
     given = shares([sum(s.rows for s in part) for part in parts], n, np.random.default_rng([entropy, 1])).tolist()
     asked = [(worker, part, share) for worker, (part, share) in enumerate(zip(parts, given, strict=True)) if share]
-    columns = tuple(df.columns)
+    items = ", ".join(map(quote_native, df.columns))
 
     def task(indexes: Any) -> Iterator[tuple[int, str, str, bytes]]:
         for index in indexes:
             worker, part, share = asked[index]
-            rows = draw_share(part, share, columns, np.random.default_rng([entropy, 2, worker]))
+            rows = _draw_share(part, share, items, np.random.default_rng([entropy, 2, worker]))
             yield index, "rows", "", to_bytes(rows)
 
     found = run_each(spark, len(asked), task) if asked else []
@@ -270,12 +271,8 @@ def _of_files(
     return rows, Messages(len(parts), 0, len(asked), rows.num_rows)
 
 
-def draw_share(
-    part: Sequence[Stretch], share: int, columns: Sequence[str], rng: np.random.Generator, cursor: Any = None
-) -> pa.Table:
+def _draw_share(part: Sequence[Stretch], share: int, items: str, rng: np.random.Generator) -> pa.Table:
     """So many random rows of a part of some files."""
     places = np.sort(rng.choice(sum(s.rows for s in part), share, replace=False, shuffle=False))
-    if cursor is not None:
-        return take_rows(cursor, part, places, columns)
-    with task_worker().cursor() as own:
-        return take_rows(own, part, places, columns)
+    with task_worker().cursor() as cursor:
+        return take_rows(cursor, part, places, items)

@@ -65,10 +65,8 @@ def _starts(stretch: Stretch) -> list[int]:
     return [int(at) for at in np.cumsum([stretch.start, *stretch.groups])[:-1]]
 
 
-def take_rows(
-    cursor: duckdb.DuckDBPyConnection, stretches: Sequence[Stretch], places: Array, columns: Sequence[str]
-) -> pa.Table:
-    """The rows at these ascending places among all rows of the stretches."""
+def take_rows(cursor: duckdb.DuckDBPyConnection, stretches: Sequence[Stretch], places: Array, items: str) -> pa.Table:
+    """The rows at these ascending places among all rows of the stretches: ``items`` of them, a native select list."""
     found: list[pa.Table] = []
     start = 0
     for stretch in stretches:
@@ -77,8 +75,8 @@ def take_rows(
         for first, last in _runs_of_groups(stretch, mine):
             inside = mine[np.searchsorted(mine, first) : np.searchsorted(mine, last)]
             if len(inside):
-                found.append(_read(cursor, stretch, first, last, inside, columns))
-    return pa.concat_tables(found) if found else _read(cursor, stretches[0], 0, 0, places[:0], columns)
+                found.append(_read(cursor, stretch, first, last, inside, items))
+    return pa.concat_tables(found) if found else _read(cursor, stretches[0], 0, 0, places[:0], items)
 
 
 def _runs_of_groups(stretch: Stretch, places: Array) -> list[tuple[int, int]]:
@@ -94,12 +92,11 @@ def _runs_of_groups(stretch: Stretch, places: Array) -> list[tuple[int, int]]:
 
 
 def _read(
-    cursor: duckdb.DuckDBPyConnection, stretch: Stretch, first: int, last: int, inside: Array, columns: Sequence[str]
+    cursor: duckdb.DuckDBPyConnection, stretch: Stretch, first: int, last: int, inside: Array, items: str
 ) -> pa.Table:
     chosen = pa.table({ROW_NUMBER: pa.array(inside + stretch.start)})
-    names = ", ".join(f'"{name.replace(chr(34), chr(34) * 2)}"' for name in columns) or "NULL AS nothing"
     with_rows = cursor.sql(
-        f"SELECT {names} FROM {source(stretch.path)} SEMI JOIN chosen USING ({ROW_NUMBER}) "
+        f"SELECT {items or 'NULL AS nothing'} FROM {source(stretch.path)} SEMI JOIN chosen USING ({ROW_NUMBER}) "
         f"WHERE {ROW_NUMBER} >= {stretch.start + first} AND {ROW_NUMBER} < {stretch.start + last}"
     ).to_arrow_table()
     assert chosen.num_rows == with_rows.num_rows

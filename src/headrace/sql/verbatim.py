@@ -93,6 +93,14 @@ class VerbatimParser(SparkParser):
         keys = [] if with_prefix else self._parse_wrapped_csv(self._parse_disjunction)
         return self.expression(kind(expressions=keys))
 
+    def _parse_subquery(self, this: exp.Expr | None, parse_alias: bool = True) -> exp.Subquery | None:
+        """Spark has a subquery's TABLESAMPLE before its alias, as a table's."""
+        sample = self._parse_table_sample() if this is not None else None
+        subquery = super()._parse_subquery(this, parse_alias)
+        if subquery is not None and sample is not None:
+            subquery.set("sample", sample)
+        return subquery
+
     def _parse_grouping_set(self) -> exp.Expr | None:
         return self._parse_grouping_sets() or self._parse_cube_or_rollup() or self._parse_disjunction()
 
