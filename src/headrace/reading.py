@@ -25,6 +25,7 @@ from headrace.plan.nodes import Node, streams_in
 from headrace.plan.rules import optimize
 from headrace.runtime import Runtime
 from headrace.sample.drawing import DRAWN, Drawing, lifted, rows_of
+from headrace.sample.kept import Samples
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
 from headrace.store import Snapshot
@@ -89,10 +90,18 @@ class Kept:
 class Reader:
     """Plans queries and runs them."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers, inside: Inside) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        views: Mapping[str, ContinuousView],
+        answers: Answers,
+        samples: Samples,
+        inside: Inside,
+    ) -> None:
         self._runtime = runtime
         self._views = views
         self._answers = answers
+        self._samples = samples
         self._inside = inside
         self._kept: dict[str, Kept] = {}
         self._shapes: dict[str, Kept] = {}
@@ -236,6 +245,8 @@ class Reader:
                 continue
             if scan.kind == "system":
                 arrow[leaf(scan)] = self._inside.rows(snapshot, scan.relation)
+            if scan.kind == "sample":
+                arrow[leaf(scan)] = self._samples.table(snapshot, scan.relation)
             view = planned.views[scan.relation] if scan.kind == "view" else None
             if view is not None:
                 arrow[leaf(scan)] = self._answers.rows(snapshot, view, planned.everything, patient=patient)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import Position, SqlError
+from headrace.errors import DataError, Position, SqlError
 
 MEMORY_BYTES = 2 << 30
 """What the rows of a sample may take, where no setting says otherwise."""
@@ -54,3 +54,12 @@ def check_size(size: Any, types: Iterable[pa.DataType], memory: int, position: P
             hint=f"ask for {most:,} rows or fewer, or take them as a table",
         )
     return size
+
+
+def too_many_groups(sample: str, groups: int, most: int) -> DataError:
+    """The refusal of rows that would give a sample more groups than it may have."""
+    return DataError(
+        "SAMPLE_TOO_MANY_GROUPS",
+        f"sample {sample} would keep rows of {groups:,} groups, and {most:,} is the limit",
+        hint="group by a column with fewer values, or raise the setting sample_groups; nothing was inserted",
+    )

@@ -23,7 +23,7 @@ ROW_NUMBER = "file_row_number"
 
 @dataclass(frozen=True)
 class Stretch:
-    """Whole row groups of one file: the number of its first row, and the rows of each group."""
+    """Rows of one file that follow each other: the number of the first, and how many there are of each row group."""
 
     path: str
     start: int
@@ -34,10 +34,12 @@ class Stretch:
         return sum(self.groups)
 
 
-def stretch_of(path: str) -> Stretch:
-    """All of a file."""
+def stretch_of(path: str, start: int = 0, end: int | None = None) -> Stretch:
+    """All of a file, or its rows ``[start, end)``."""
     metadata = pq.read_metadata(path)
-    return Stretch(path, 0, tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)))
+    bounds = np.cumsum([0, *(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))])
+    cut = np.clip(bounds, start, metadata.num_rows if end is None else end)
+    return Stretch(path, start, tuple(int(rows) for rows in np.diff(cut) if rows))
 
 
 def divided(files: Sequence[Stretch], workers: int) -> list[list[Stretch]]:

@@ -7,6 +7,7 @@ and a batch without a selected row is let go at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ Array = np.ndarray[Any, Any]
 
 PINNED_BYTES = 64 << 20
 """Batches that are kept alive for the rows selected of them, before those are copied."""
+
+
+_MOST_PIECES = 256
 
 
 class Reservoir:
@@ -66,10 +70,7 @@ class Reservoir:
         places, slots = self._skips.advance(batch.num_rows)
         if not len(places):
             return
-        if self._skips.filled > len(self._row):
-            more = self._skips.filled - len(self._row)
-            self._piece = np.concatenate([self._piece, np.zeros(more, np.int64)])
-            self._row = np.concatenate([self._row, np.zeros(more, np.int64)])
+        self._grow()
         self._piece[slots] = len(self._pieces)
         self._row[slots] = places
         self._pieces.append(batch)
@@ -77,6 +78,23 @@ class Reservoir:
         if not self._row_bytes:
             self._row_bytes = batch.nbytes / batch.num_rows
         if self._pinned * self._row_bytes > self._pinned_bytes:
+            self._settle()
+
+    def add_drawn(self, count: int, fetch: Callable[[Array], pa.Table]) -> None:
+        """The next ``count`` rows, of which only those are fetched, by their places, that are drawn and stay."""
+        places, slots = self._skips.advance(count)
+        if not len(places):
+            return
+        last = len(slots) - 1 - np.unique(slots[::-1], return_index=True)[1]
+        stay = np.sort(last)
+        rows = fetch(places[stay]).combine_chunks()
+        if self._schema is None:
+            self._schema = rows.schema.remove_metadata()
+        self._grow()
+        self._piece[slots[stay]] = len(self._pieces)
+        self._row[slots[stay]] = np.arange(len(stay))
+        self._pieces += rows.to_batches()[:1]
+        if len(self._pieces) > _MOST_PIECES:
             self._settle()
 
     def rows(self) -> pa.Table:
@@ -90,6 +108,13 @@ class Reservoir:
         if self._schema is None:
             return pa.table({}), np.empty(0)
         return self._gathered(np.arange(len(self._row))), self._skips.priorities()
+
+    def _grow(self) -> None:
+        """Have a place for each slot that is filled."""
+        more = self._skips.filled - len(self._row)
+        if more:
+            self._piece = np.concatenate([self._piece, np.zeros(more, np.int64)])
+            self._row = np.concatenate([self._row, np.zeros(more, np.int64)])
 
     def _settle(self) -> None:
         """Copy the rows that are held by reference, and let go of their batches."""
