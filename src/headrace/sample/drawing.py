@@ -7,6 +7,7 @@ priorities that a hash of their values and the seed gives them: the lowest, whoe
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,7 @@ from headrace.catalog import Table
 from headrace.engine.failures import from_duckdb
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.worker import conform
+from headrace.errors import HeadraceError
 from headrace.file_tables import parquet_pieces
 from headrace.plan.nodes import Draw, Node, Scan, rewrite_plan
 from headrace.runtime import Runtime
@@ -115,15 +117,20 @@ def _of_files(
         items = select_items(piece, table.columns, tuple(fields))
         try:
             parts.append(_chosen(runtime, [stretch], share, items, rng))
-        except duckdb.Error as error:
-            raise first_bad_value(piece, table.columns, tuple(fields)) or from_duckdb(error) from None
+        except HeadraceError as error:
+            with suppress(duckdb.Error):  # the file itself may be broken
+                error = first_bad_value(piece, table.columns, tuple(fields)) or error
+            raise error from None
     return pa.concat_tables([conform(part, parts[0].schema) for part in parts])
 
 
 def _chosen(runtime: Runtime, stretches: list[Stretch], share: int, items: str, rng: np.random.Generator) -> pa.Table:
     places = np.sort(rng.choice(sum(s.rows for s in stretches), share, replace=False, shuffle=False))
     with runtime.worker.cursor() as cursor:
-        return take_rows(cursor, stretches, places, items)
+        try:
+            return take_rows(cursor, stretches, places, items)
+        except duckdb.Error as error:
+            raise from_duckdb(error) from None
 
 
 def _repeatable(snapshot: Snapshot, rows: pa.Table, size: int, seed: int) -> pa.Table:
