@@ -28,13 +28,11 @@ from headrace.runtime import Runtime
 from headrace.sample.feeding import PRIORITY, SEEN, Feed, lowest_sql, rows_schema, seen_schema, seen_sql
 from headrace.sample.limits import check_size, too_many_groups
 from headrace.sql.binder import Binder
+from headrace.sql.estimates import COUNTS
 from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import CreateSample, parse
 from headrace.store import Snapshot, Transaction
 from headrace.types import Field
-
-SEEN_COLUMN, KEPT_COLUMN = "__seen", "__kept"
-"""Columns of a sample beside its own, for estimates: of each row's group, how many rows there were and are kept."""
 
 
 @dataclass(frozen=True)
@@ -309,14 +307,21 @@ class Samples:
         counts = self.counts(snapshot, kept)
         by = " AND ".join(f"c{k} IS NOT DISTINCT FROM k{i}" for i, k in enumerate(kept.keys)) or "TRUE"
         group = f"PARTITION BY {', '.join(f'c{k}' for k in kept.keys)}" if kept.keys else ""
+        numbers = {
+            "__weight": "n / m",
+            "__inverse": "1 / m",
+            "__factor": "CASE WHEN m > 1 THEN n * (n - m) / (m * (m - 1)) WHEN n = m THEN 0 END",
+            "__rest": "1 - m / n",
+        }
         found = snapshot.query(
-            f"SELECT given.* EXCLUDE ({PRIORITY}), {SEEN} AS {SEEN_COLUMN}, count(*) OVER ({group}) AS {KEPT_COLUMN} "
-            f"FROM given JOIN counts ON {by}",
+            f"SELECT * EXCLUDE ({PRIORITY}, n, m), {', '.join(f'{numbers[c.name]} AS {c.name}' for c in COUNTS)} FROM ("
+            f"SELECT given.*, {SEEN}::DOUBLE AS n, (count(*) OVER ({group}))::DOUBLE AS m "
+            f"FROM given JOIN counts ON {by})",
             given=rows,
             counts=counts,
         )
         own = list(zip([c.name for c in kept.sample.columns], kept.types, strict=True))
-        schema = pa.schema([*own, (SEEN_COLUMN, pa.int64()), (KEPT_COLUMN, pa.int64())])
+        schema = pa.schema([*own, *((c.name, c.type.arrow) for c in COUNTS)])
         table = found.rename_columns(schema.names).cast(schema)
         if held is None or held[0] < changed:
             kept.kept = (changed, table)

@@ -14,7 +14,7 @@ from typing import Literal as Choice
 
 from sqlglot import exp
 
-from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of
+from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View, kind_of
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import (
@@ -35,6 +35,7 @@ from headrace.plan.nodes import (
 )
 from headrace.sql.blocks import Block, boolean
 from headrace.sql.coercion import cast, common_type
+from headrace.sql.estimates import COUNTS, has_counts, with_estimates
 from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
 from headrace.sql.ordering import limit_of, ordinal, sort_key
 from headrace.sql.parsing import Dialect
@@ -142,6 +143,7 @@ class Binder:
             raise SqlError(
                 "PARSE_SYNTAX_ERROR", "SELECT names no columns", position=position_of(tree), hint="write SELECT *"
             )
+        tree = with_estimates(tree, self.catalog, set(ctes))
         _only(tree, _SELECT_PARTS, "this clause")
         child, scope = self._from(tree, ctes)
         scope.outer = outer
@@ -283,6 +285,9 @@ class Binder:
         name = table.name.lower()
         if name in ctes:
             return ctes[name]
+        if has_counts(table):
+            sample = self.catalog.get(table.name, Sample)
+            return Scan.of("sample", sample.name, (*sample.columns, *COUNTS))
         if name not in self._scans:
             self._scans[name] = self._scan(self.catalog.get(table.name, position=position_of(table)))
         return self._scans[name]
