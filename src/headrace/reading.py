@@ -28,7 +28,7 @@ from headrace.sample.drawing import DRAWN, Drawing, lifted, rows_of
 from headrace.sample.kept import Samples
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
-from headrace.store import Snapshot
+from headrace.store import NotInMemory, Snapshot
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView
 from headrace.view.inlining import inlined
@@ -129,9 +129,13 @@ class Reader:
         by_state = planned.by_state if planned is not None else None
         if shape is None or planned is None or by_state is None or by_state.lookup is None:
             return None
-        with self._runtime.store.read() as snapshot, suppress(query.Again):
+        return self._glanced(planned, by_state.view, by_state.lookup.of(shape[1]))
+
+    def _glanced(self, planned: _Planned, view: ContinuousView, lookup: Lookup) -> pa.Table | None:
+        """The answer of a lookup, if it takes no snapshot."""
+        with self._runtime.store.glance() as glance, suppress(query.Again, NotInMemory):
             if self._runtime.writer_version == planned.version:
-                return self._answers.find(snapshot, by_state.view, by_state.lookup.of(shape[1]), patient=False)
+                return self._answers.find(glance, view, lookup, patient=False)
         return None
 
     def plan(self, statement: s.Query | s.Insert) -> Node:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -22,7 +22,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.engine import grouping
+from headrace.engine.columns import Unfoldable
 from headrace.engine.failures import NativeCannot, from_duckdb
+from headrace.engine.grouping import Grouped
 from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import HeadraceError, StoreError
 from headrace.native import native_query
@@ -108,6 +111,8 @@ class Work:
     """Columns pipelines read that the input does not hold: NULL in every row."""
     shared: tuple[Shared, ...] = ()
     """Groupings that do several pipelines' work at once."""
+    grouped: tuple[Grouped, ...] = ()
+    """Groupings of a small batch by compiled loops; those over the same columns stand together."""
     feeds: tuple[Feed, ...] = ()
     """Kept samples that draw from the input."""
 
@@ -222,7 +227,10 @@ class Worker:
     ) -> dict[str, pa.Table]:
         """Every pipeline's state rows for a batch, or for the view of that name."""
         found: dict[str, pa.Table] = {}
-        for over, group in groupby(work.shared, key=attrgetter("over")):
+        if batch_rows is not None and 0 < batch_rows.num_rows <= grouping.ROWS:
+            found = self._grouped(cursor, work.grouped, batch_rows)
+        shared_left = [s for s in work.shared if any(p.state not in found for p in s.parts)]
+        for over, group in groupby(shared_left, key=attrgetter("over")):
             if over is None or self._join(cursor, over, batch_rows):
                 for shared in group:
                     found |= self._run_shared(cursor, shared, batch_rows)
@@ -231,6 +239,26 @@ class Worker:
         for pipeline in work.pipelines:
             if pipeline.state not in found:
                 found[pipeline.state] = self._run(cursor, pipeline, batch_rows)
+        return found
+
+    def _grouped(
+        self, cursor: duckdb.DuckDBPyConnection, asked: Sequence[Grouped], batch_rows: pa.Table
+    ) -> dict[str, pa.Table]:
+        """The states that compiled loops can fill; what fails is left to the states' own texts."""
+        found: dict[str, pa.Table] = {}
+        for over, group in groupby(asked, key=attrgetter("over")):
+            rows = batch_rows
+            if over is not None:
+                try:
+                    beside = cursor.sql(over).to_arrow_table()  # in the batch's order: this connection preserves it
+                except duckdb.Error:
+                    continue
+                names = [*rows.column_names, *beside.column_names]
+                rows = pa.Table.from_arrays([*rows.columns, *beside.columns], names)
+            batch = grouping.Batch(rows)
+            for grouped in group:
+                with suppress(Unfoldable):
+                    found |= batch.states(grouped)
         return found
 
     def _join(self, cursor: duckdb.DuckDBPyConnection, over: str, batch_rows: pa.Table | None) -> bool:

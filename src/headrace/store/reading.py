@@ -158,7 +158,8 @@ class Reading:
         key = key_of(relation)
         recent = self._recent(key, since)
         if recent is not None:
-            return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in recent)])
+            fitting = [rows if rows.schema.equals(schema) else rows.cast(schema) for rows in recent]
+            return fitting[0] if len(fitting) == 1 else pa.concat_tables([schema.empty_table(), *fitting])
         found = self._fetch(f"SELECT batch FROM book.appended WHERE relation = {literal(key)} AND epoch > {since}")
         return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(b), schema) for (b,) in found], schema)
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from headrace.store.directory import remove
 from headrace.store.ledger import CATALOG, Ledger
@@ -48,12 +51,36 @@ class Snapshot(Reading):
         return found
 
 
+class NotInMemory(Exception):
+    """What a glance was asked for is in the database file only."""
+
+
+class Glance(Snapshot):
+    """What memory alone tells of the newest epoch: no transaction, and so a fraction of a snapshot's cost.
+
+    Raises :class:`NotInMemory` for anything else.
+    """
+
+    def __init__(self, epoch: int, segments: Path, ledger: Ledger) -> None:
+        self.epoch = epoch
+        self._segments = segments
+        self._ledger = ledger
+        ledger.durability.wait_for(epoch)
+
+    def _fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        raise NotInMemory
+
+    def query(self, sql: str, **relations: pa.Table) -> pa.Table:
+        raise NotInMemory
+
+
 class Readers:
     """The open snapshots, and the files that wait for the older of them to end."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._open: dict[duckdb.DuckDBPyConnection, tuple[int, int]] = {}
+        self._glances: dict[object, int] = {}
         self._doomed: list[tuple[int, Path]] = []
 
     def enter(self, cursor: duckdb.DuckDBPyConnection, ledger: Ledger) -> None:
@@ -68,10 +95,23 @@ class Readers:
             self._changed.notify_all()
         self.delete()
 
+    @contextmanager
+    def glancing(self, ledger: Ledger) -> Iterator[int]:
+        """Note a reader that has no transaction, and the epoch it is at."""
+        glance = object()
+        with self._changed:
+            # Under the lock: what the ledger forgets from here on is older.
+            self._glances[glance] = epoch = ledger.epoch
+        try:
+            yield epoch
+        finally:
+            with self._changed:
+                del self._glances[glance]
+
     def oldest(self, head: int) -> int:
         """The oldest epoch an open snapshot may see; ``head`` if none is open."""
         with self._changed:
-            return min((epoch for epoch, _ in self._open.values()), default=head)
+            return min((*(epoch for epoch, _ in self._open.values()), *self._glances.values()), default=head)
 
     def doom(self, epoch: int, files: Iterable[Path]) -> None:
         """Delete files once every snapshot older than ``epoch`` is closed."""

@@ -26,7 +26,7 @@ from headrace.errors import StoreError
 from headrace.store import format as file_format
 from headrace.store.directory import DATABASE, Directory, Marker, damaged, fault_of, remove, unwritable
 from headrace.store.ledger import Ledger
-from headrace.store.snapshot import Readers, Snapshot
+from headrace.store.snapshot import Glance, Readers, Snapshot
 from headrace.store.transaction import Transaction
 from headrace.store.writer import Writer, closed, load
 
@@ -211,6 +211,13 @@ class Store:
             with suppress(duckdb.Error):
                 cursor.close()
             self._readers.leave(cursor)
+
+    @contextmanager
+    def glance(self) -> Iterator[Glance]:
+        """What is in memory of the newest epoch; see :class:`Glance`."""
+        self._usable()
+        with self._readers.glancing(self._ledger) as epoch:
+            yield Glance(epoch, self._segments, self._ledger)
 
     def new_segment(self, relation: str, suffix: str = ".parquet") -> Path:
         """A fresh path under ``segments/``. Swept at the next open unless an epoch names it by then."""

@@ -124,11 +124,12 @@ class Intake:
     ) -> tuple[int, StateRows]:
         settings = self._runtime.settings
         choices: dict[str, Choice] = {}
+        size = _bytes(given)
         parts: list[InsertPipeline | Sampling] = [*pipelines, *samples]
         for part in parts:
             reason = part.reason or ("its values need Spark" if part.state in forced else None)
             engine = "auto" if part.state in forced else settings.engine
-            choices[part.state] = choose(reason, _bytes(given), task_bytes=settings.task_bytes, engine=engine)
+            choices[part.state] = choose(reason, size, task_bytes=settings.task_bytes, engine=engine)
             if isinstance(given, Frame) and choices[part.state].place is Place.TASKS and settings.engine == "auto":
                 choices[part.state] = Choice(Place.TASKS, "the rows are in Spark already")
         places = {state: choice.place for state, choice in choices.items()}
@@ -146,12 +147,12 @@ class Intake:
             given.options if isinstance(given, Files) else None,
             settings.time_zone,
             tuple(f for f in stream.columns if f.name in read and f not in held),
-            self._sharing.of(stream, native) if len(native) > 1 else (),
-            feeds,
+            *self._sharing.of(stream, native),
+            feeds=feeds,
         )
         total, states = 0, dict[str, list[pa.Table]]()
         if native or feeds or not (by_spark or drawn_by_spark):
-            large = _bytes(given) >= settings.task_bytes and settings.engine in ("auto", "tasks")
+            large = size >= settings.task_bytes and settings.engine in ("auto", "tasks")
             in_tasks = Place.TASKS in places.values() or (large and not native and not feeds)
             total, states = self._native(work, given, in_tasks, progress)
         if by_spark or drawn_by_spark:

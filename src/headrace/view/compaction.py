@@ -25,6 +25,8 @@ from headrace.types import arrow_schema
 from headrace.view.compiled import ContinuousView
 from headrace.view.reading import Answers
 
+WORTH = 4
+"""How many times its groups a state's appended rows are when they are merged."""
 BACKLOG = 8
 """How many times over its limit a queue may be before inserts wait for it to be merged."""
 
@@ -57,8 +59,8 @@ class Compaction:
             queue = self._queue(relation, rows)
             if queue is None:
                 continue  # dropped since the insert was committed
-            # Merging costs as much as there are groups: it waits for as many rows to be worth it.
-            limit = max(self._runtime.settings.compact_rows, queue.groups)
+            # Merging costs as much as there are groups: it waits for rows enough to be worth it.
+            limit = max(self._runtime.settings.compact_rows, WORTH * queue.groups)
             if queue.rows > limit:
                 # The rows are committed: what fails now is not their error, and the next insert tries again.
                 with suppress(HeadraceError, duckdb.Error):

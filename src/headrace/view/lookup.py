@@ -14,9 +14,25 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.plan.exprs import Call, Column, Expr, Literal, conjuncts, substitute
+from headrace.plan.exprs import Call, Cast, Column, Expr, Literal, conjuncts, substitute
 from headrace.plan.nodes import Filter, Node, Project, Scan
 from headrace.plan.pipelines import State
+from headrace.types import BIGINT
+
+
+@dataclass(frozen=True)
+class Output:
+    """A column of the answer: one of the state's, perhaps in a narrower type, perhaps with a number for NULL."""
+
+    name: str
+    instead: int | None = None
+    type: pa.DataType | None = None
+
+    def of(self, row: pa.Table) -> pa.ChunkedArray:
+        column = row.column(self.name)
+        if self.type is not None:
+            column = column.cast(self.type)
+        return column if self.instead is None or not column.null_count else pc.fill_null(column, self.instead)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,8 +42,7 @@ class Lookup:
     state: State
     key: tuple[pa.Array, ...]
     """A value for each key column of the state, as an array of one."""
-    outputs: tuple[tuple[str, int | None], ...]
-    """The state's columns, each with what stands for a NULL in it."""
+    outputs: tuple[Output, ...]
     schema: pa.Schema
 
     def asks_for(self, constant: int | str) -> bool:
@@ -41,13 +56,22 @@ class Lookup:
         """The same lookup by another constant of the same kind."""
         return replace(self, key=(pa.array([constant], self.key[0].type),))
 
-    def answer(self, row: pa.Table) -> pa.Table:
-        """The plan's rows, given the group's row or none."""
-        columns = [
-            row.column(name) if instead is None else pc.fill_null(row.column(name), instead)
-            for name, instead in self.outputs
-        ]
-        return pa.table(columns, schema=self.schema)
+    def is_in(self, rows: pa.Table) -> bool:
+        """Whether some of these state rows may be of the group."""
+        found = None
+        for name, value in zip((k.name for k in self.state.keys), self.key, strict=True):
+            if pa.types.is_floating(value.type):
+                return bool(rows.num_rows)  # of two zeros, or two NaN, equality here knows nothing
+            same = pc.equal(rows.column(name), value[0])
+            found = same if found is None else pc.and_(found, same)
+        return pc.any(found).as_py() is True
+
+    def answer(self, row: pa.Table) -> pa.Table | None:
+        """The plan's rows, given the group's row or none; None if a value does not fit, which a query words better."""
+        try:
+            return pa.table([output.of(row) for output in self.outputs], schema=self.schema)
+        except pa.ArrowInvalid:
+            return None
 
 
 _CONSTANT = re.compile(r"'[^'\\]*'|(?<![\w.$`])[0-9]{1,9}(?![\w.])")
@@ -102,14 +126,17 @@ def lookup_of(plan: Node, states: Mapping[str, State]) -> Lookup | None:
     return Lookup(state, tuple(values[k.name] for k in state.keys), tuple(known), schema)
 
 
-def _named(expr: Expr, fields: Mapping[int, str]) -> tuple[str, int | None] | None:
-    """The state's column an expression is, and what stands for a NULL in it."""
+def _named(expr: Expr, fields: Mapping[int, str]) -> Output | None:
+    """The state's column an expression is."""
     if isinstance(expr, Column):
-        return fields[expr.id], None
+        return Output(fields[expr.id])
+    if isinstance(expr, Cast) and isinstance(expr.arg, Column) and expr.type == BIGINT:
+        kept = expr.arg.type  # the sum of bigints, in 38 digits
+        return Output(fields[expr.arg.id], type=BIGINT.arrow) if kept.is_decimal and kept.scale == 0 else None
     if isinstance(expr, Call) and expr.fn == "coalesce" and len(expr.args) == 2:
         column, instead = expr.args
         if isinstance(column, Column) and isinstance(instead, Literal) and type(instead.value) is int:
-            return fields[column.id], instead.value
+            return Output(fields[column.id], instead.value)
     return None
 
 

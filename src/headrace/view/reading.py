@@ -23,15 +23,18 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from headrace import query, tables
+from headrace.engine.columns import Unfoldable
 from headrace.engine.spark import Relation
 from headrace.plan.pipelines import State
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
-from headrace.types import arrow_schema
 from headrace.view.compiled import ContinuousView
 from headrace.view.lookup import Lookup
-from headrace.view.resident import Resident, Unfoldable, can_reside
+from headrace.view.resident import Resident, can_reside
 from headrace.view.table_rows import TableRows
+
+FEW = 2_048
+"""State rows a lookup looks through rather than have them folded in."""
 
 Views = Mapping[str, ContinuousView]
 """Continuous views by their names in lower case, as of one catalog version."""
@@ -121,10 +124,20 @@ class Answers:
         return query.Leaves({}, merges, live, batches)
 
     def find(self, snapshot: Snapshot, view: ContinuousView, lookup: Lookup, *, patient: bool) -> pa.Table | None:
-        """The answer of a lookup; None if the state is not in memory."""
+        """The answer of a lookup; None if the state is not in memory, or if it takes a query to say what is wrong."""
         with self.lock(view.name):
-            resident = self._caught_up(snapshot, view, lookup.state, patient)
+            resident = self._untouched(snapshot, view, lookup) or self._caught_up(snapshot, view, lookup.state, patient)
             return None if resident is None else lookup.answer(resident.find(lookup.key))
+
+    def _untouched(self, snapshot: Snapshot, view: ContinuousView, lookup: Lookup) -> Resident | None:
+        """The state in memory, if what came since says nothing of the group that is asked for."""
+        relation = view.relation(lookup.state)
+        resident = self._held(view).get(lookup.state.name)
+        if resident is None or not snapshot.rewritten(relation) <= resident.epoch <= snapshot.epoch:
+            return None
+        rows = snapshot.since(relation, resident.epoch, resident.schema)
+        # Many are better folded in than looked through again and again.
+        return resident if rows.num_rows <= FEW and not lookup.is_in(rows) else None
 
     def _changed(self, snapshot: Snapshot, view: ContinuousView, views: Views) -> int:
         relations = [view.relation(s) for s in view.plan.states] + [tables.tail_of(t) for t in view.upper_tables]
@@ -174,8 +187,9 @@ class Answers:
             resident.epoch = max(resident.epoch, reading.epoch)
             return True
         held = self._held(view)
+        rows = reading.since(relation, resident.epoch, resident.schema)
         try:
-            resident.fold(reading.since(relation, resident.epoch, arrow_schema(state.schema)), reading.epoch)
+            resident.fold(rows, reading.epoch)
         except Unfoldable:
             held[state.name] = None
             return False
@@ -211,10 +225,16 @@ class Answers:
     def merged(self, tx: Transaction, view: ContinuousView, state: State) -> pa.Table:
         """The state's merged rows as of a transaction that will replace its rows by them."""
         relation = view.relation(state)
-        resident = self._held(view).get(state.name)
-        if resident is not None and tx.rewritten(relation) <= resident.epoch and self._drain(tx, view, state, resident):
+        held = self._held(view)
+        resident = held.get(state.name)
+        if resident is None and state.name not in held and can_reside(state):
+            resident = held[state.name] = Resident(state)
+        fresh = resident is not None and (resident.epoch < 0 or tx.rewritten(relation) <= resident.epoch)
+        if resident is not None and fresh and self._drain(tx, view, state, resident):
             # Until the rewrite is committed, the rows are those of the epoch before.
             resident.epoch = tx.epoch - 1
+            if self._room() < 0:
+                held[state.name] = None
             return resident.table()
         source, batches = tx.whole(relation, "__appended")
         return tx.query(view.merge_sql(state, source), __appended=batches)

@@ -11,6 +11,9 @@ Build sides are the same if they are one file, and files of the same rows are
 (``definition.py``). A build side always is the right side of a join, so each row of
 the stream goes through the joins by itself, and a filter on it may stand before or after.
 
+Small batches of plain groupings take another way: compiled loops (``engine/grouping.py``), for which one
+text computes the filters and expressions of all (:func:`group`).
+
 Only pipelines of filters, projections and such joins are shared, and only where
 nothing below the aggregates can raise: a row that one view filters out must not fail
 in another's expression. If the shared query fails all the same, every pipeline runs alone.
@@ -23,6 +26,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from headrace.catalog import Stream
+from headrace.engine.columns import is_key, is_partial
+from headrace.engine.grouping import Asked, Grouped, Member
 from headrace.engine.native_functions import can_raise
 from headrace.engine.plan_sql import native_plan, quote_native
 from headrace.engine.worker import BATCH, JOINED, MASK, Part, Pipeline, Shared, Static
@@ -85,26 +90,91 @@ class Sharing:
 
     def __init__(self, zone: str) -> None:
         self._zone = zone
-        self._known: dict[str, tuple[tuple[InsertPipeline, ...], tuple[Shared, ...]]] = {}
+        self._known: dict[str, tuple[tuple[InsertPipeline, ...], tuple[Shared, ...], tuple[Grouped, ...]]] = {}
 
-    def of(self, stream: Stream, pipelines: Sequence[InsertPipeline]) -> tuple[Shared, ...]:
-        """What these pipelines of the stream share."""
+    def of(self, stream: Stream, pipelines: Sequence[InsertPipeline]) -> tuple[tuple[Shared, ...], tuple[Grouped, ...]]:
+        """What these pipelines of the stream share, and what of it compiled loops can do for a small batch."""
         wanted = tuple(pipelines)
         known = self._known.get(stream.name)
         if known is None or known[0] != wanted:
-            known = self._known[stream.name] = (wanted, share(stream, wanted, self._zone))
-        return known[1]
+            shared = share(stream, wanted, self._zone)
+            plain = {m.state for grouped in group(stream, wanted, self._zone) for m in grouped.members}
+            # A text that must run for one of its states may as well fill them all.
+            mixed = {p.state for s in shared if any(q.state not in plain for q in s.parts) for p in s.parts}
+            grouped = group(stream, [p for p in wanted if p.state not in mixed], self._zone)
+            known = self._known[stream.name] = (wanted, shared, grouped)
+        return known[1], known[2]
+
+
+def group(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tuple[Grouped, ...]:
+    """The groupings compiled loops can do: over the stream's own columns, or, for several, over columns of one text.
+
+    A filter that fails for some row fails the insert, whichever text has it: then each pipeline's own text says so.
+    """
+    known = _Columns()
+    own = known.of(whole := Scan.of("stream", stream.name, stream.columns))
+    scan = replace(whole, scanned=own)
+    by_keys: dict[tuple[Expr, ...], list[_Grouping]] = {}
+    for pipeline in pipelines:
+        grouping = _grouping(pipeline, known)
+        if grouping is not None and _is_plain(grouping):
+            by_keys.setdefault(grouping.keys, []).append(grouping)
+    members = [m for several in by_keys.values() for m in several]
+    passed = {m.native.state: all_of(list(m.filters)) for m in members}
+    read = [e for m in members for e in (*m.keys, passed[m.native.state], *(a for agg in m.aggs for a in agg.args))]
+    computed = [e for e in dict.fromkeys(read) if not isinstance(e, Literal | Column)]
+    over = None
+    names: dict[Expr, str] = dict(zip(own, (f.name for f in stream.columns), strict=True))
+    if computed:
+        if len(members) < 2:
+            return ()  # its own text does as much in one go
+        free = "_" * max(len(f.name) for f in stream.columns)  # with a number behind it, longer than any of theirs
+        made = [(Column.fresh(f"{free}{i}", e.type), e) for i, e in enumerate(computed)]
+        over = native_plan(Project(_narrowed(scan, computed), tuple(made)), _source, zone=zone)
+        names.update((e, c.name) for c, e in made)
+
+    def member(m: _Grouping) -> Member:
+        aggs = tuple(Asked(a.fn, names.get(a.args[0]) if a.args else None, a.type) for a in m.aggs)
+        return Member(m.native.state, names.get(passed[m.native.state]), aggs, m.native.schema)
+
+    return tuple(
+        Grouped(over, tuple((names[k], k.type) for k in keys), tuple(map(member, several)))
+        for keys, several in by_keys.items()
+    )
+
+
+def _is_plain(grouping: _Grouping) -> bool:
+    """Whether compiled loops give the very rows its text does."""
+    # Which of two zeros, or which NaN, stands for a group is the engine's choice; a literal is no column.
+    keys = all(is_key(k.type) and not k.type.is_float and not isinstance(k, Literal) for k in grouping.keys)
+    return keys and not grouping.probes and all(map(_is_plain_agg, grouping.aggs))
+
+
+def _is_plain_agg(agg: Agg) -> bool:
+    if agg.template is not None or agg.distinct or agg.filter is not None or any(can_raise(a) for a in agg.args):
+        return False
+    if agg.fn == "count" and all(isinstance(a, Literal) and a.value is not None for a in agg.args):
+        return True
+    if len(agg.args) != 1 or isinstance(agg.args[0], Literal):
+        return False
+    given = agg.args[0].type
+    if agg.fn == "sum":
+        return given.is_integer or given.is_float or (given.is_decimal and given.scale == agg.type.scale)
+    least = agg.fn in ("min", "max", "bool_and", "bool_or") and given == agg.type and is_partial(given, agg.fn)
+    return agg.fn == "count" or least
 
 
 def share(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tuple[Shared, ...]:
     """What two or more of the pipelines have in common: groupings, and joins below groupings that differ."""
+    if len(pipelines) < 2:
+        return ()
     known = _Columns()
     own = known.of(whole := Scan.of("stream", stream.name, stream.columns))
     scan = replace(whole, scanned=own)
     alike: dict[tuple[_Probe, ...], dict[tuple[Expr, ...], list[_Grouping]]] = {}
     for pipeline in pipelines:
         grouping = _grouping(pipeline, known)
-        if grouping is not None:
+        if grouping is not None and not any(map(can_raise, grouping.filters)):
             alike.setdefault(grouping.probes, {}).setdefault(grouping.keys, []).append(grouping)
     found: list[Shared] = []
     for probes, by_keys in alike.items():
@@ -148,7 +218,7 @@ def _grouping(pipeline: InsertPipeline, known: _Columns) -> _Grouping | None:
         return None
     keys = tuple(substitute(e, rows.columns) for _, e in root.keys)
     aggs = tuple(_agg(substitute(a, rows.columns)) for _, a in root.aggs)
-    if any(can_raise(e) for e in (*keys, *rows.filters)):
+    if any(map(can_raise, keys)):
         return None
     return _Grouping(pipeline.native, rows.probes, keys, aggs, rows.filters)
 

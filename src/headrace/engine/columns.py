@@ -1,0 +1,228 @@
+"""Columns of groups in memory, and Arrow arrays as the memory compiled loops take.
+
+A group is a number: its place in every column. ``fold.py`` has the loops; what is here
+knows which loop an aggregate's partial column takes and how its values lie in memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.engine import fold
+from headrace.engine.fold import Array
+from headrace.types import Type
+
+FIXED = {"tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
+"""Types whose values are one number each."""
+NULL_BITS = np.int64(-(2**63))
+"""The lane of a NULL where no value of the type has these bits."""
+_EVERY_NAN = np.int64(0x7FF8000000000000)
+
+
+class Unfoldable(Exception):
+    """A merged value does not fit its column."""
+
+
+class Column(ABC):
+    """One partial column (or several that merge together)."""
+
+    places: tuple[int, ...]
+
+    @abstractmethod
+    def grow(self, rows: int) -> None:
+        """Make room for so many groups."""
+
+    @abstractmethod
+    def fold(self, numbers: Array, partials: Sequence[pa.Array]) -> bool:
+        """Merge rows into the groups of these numbers; False if a merged value does not fit."""
+
+    @abstractmethod
+    def arrays(self, start: int, end: int) -> list[pa.Array]:
+        """The merged values of the groups of these numbers, over this object's own memory."""
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """Memory held."""
+
+
+class Values(Column):
+    """Values and whether they are known, folded by one loop."""
+
+    def __init__(self, place: int, type: Type, fn: str, groups: int = 0) -> None:
+        self.places = (place,)
+        self._type = type
+        self._loop = loop_of(type, fn)
+        self._values = np.zeros((groups, 2) if type.is_decimal else groups, _storage(type))
+        self._known = np.zeros(groups, np.uint8)
+
+    def grow(self, rows: int) -> None:
+        if rows > len(self._values):
+            self._values, self._known = grown(self._values, rows), grown(self._known, rows)
+
+    def fold(self, numbers: Array, partials: Sequence[pa.Array]) -> bool:
+        array = partials[self.places[0]]
+        if self._type.is_decimal:
+            given = wide(array)
+        elif self._type.name == "boolean":
+            given = booleans(array)
+        else:
+            given = plain(array, self._values.dtype)
+        return self._loop(self._values, self._known, numbers, given, present(array))
+
+    def arrays(self, start: int, end: int) -> list[pa.Array]:
+        values = self._values[start:end]
+        if self._type.name == "boolean":
+            values = np.packbits(values, bitorder="little")
+        buffers = [_validity(self._known[start:end]), pa.py_buffer(values)]
+        return [pa.Array.from_buffers(self._type.arrow, end - start, buffers)]
+
+    @property
+    def bytes(self) -> int:
+        return int(self._values.nbytes + self._known.nbytes)
+
+
+class Moments(Column):
+    """A mean and its sum of squared deviations, with the weight both have."""
+
+    def __init__(self, mean: int, spread: int, count: int) -> None:
+        self.places = (mean, spread)
+        self._count = count
+        self._weights, self._means, self._spreads = (np.zeros(0) for _ in range(3))
+
+    def grow(self, rows: int) -> None:
+        if rows > len(self._weights):
+            self._weights, self._means, self._spreads = (
+                grown(a, rows) for a in (self._weights, self._means, self._spreads)
+            )
+
+    def fold(self, numbers: Array, partials: Sequence[pa.Array]) -> bool:
+        counts = plain(partials[self._count], np.int64)
+        mean, spread = (plain(partials[p], np.float64) for p in self.places)
+        fold.move_means(self._weights, self._means, self._spreads, numbers, counts, mean, spread)
+        return True
+
+    def arrays(self, start: int, end: int) -> list[pa.Array]:
+        valid = _validity(self._weights[start:end] > 0)
+        return [
+            pa.Array.from_buffers(pa.float64(), end - start, [valid, pa.py_buffer(values[start:end])])
+            for values in (self._means, self._spreads)
+        ]
+
+    @property
+    def bytes(self) -> int:
+        return int(3 * self._weights.nbytes)
+
+
+def lanes_of(type: Type) -> int:
+    """How many 64-bit lanes a key of this type takes."""
+    return 2 if type.is_decimal or type.name == "bigint" else 1
+
+
+def write_lanes(type: Type, array: pa.Array, out: Array, code: Callable[[pa.Array], Array]) -> None:
+    """Write lanes that are equal exactly when the keys are; NULL equals NULL, as in GROUP BY.
+
+    ``code`` gives each text a number, equal texts the same one.
+    """
+    nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    name = type.name
+    if type.is_decimal:
+        out[:] = wide(array)
+    elif name in ("string", "binary"):
+        out[:, 0] = code(array)
+    elif type.is_float:
+        values = plain(array, np.float64)
+        lanes = (values + 0.0).view(np.int64)  # one zero
+        out[:, 0] = np.where(np.isnan(values), _EVERY_NAN, lanes)
+    elif name == "boolean":
+        out[:, 0] = booleans(array)
+    else:
+        out[:, 0] = plain(array, np.int64)
+        if name == "bigint":
+            out[:, 1] = 0
+    if nulls is not None:
+        out[nulls, 0] = NULL_BITS
+        if out.shape[1] == 2:
+            out[nulls, 1] = NULL_BITS
+
+
+def is_key(type: Type) -> bool:
+    """Whether groups can be found by a key of this type."""
+    return type.name in FIXED or type.is_decimal or type.name in ("boolean", "string", "binary")
+
+
+def is_partial(type: Type, fn: str) -> bool:
+    """Whether a partial column of this type can be merged in place."""
+    kinds = ("count", "sum", "min", "max", "bool_and", "bool_or", "mean", "m2")
+    return fn in kinds and (type.name in FIXED or type.is_decimal or type.name == "boolean")
+
+
+def loop_of(type: Type, fn: str) -> Callable[..., bool]:
+    """The compiled loop that merges values of an aggregate's partial column."""
+    if fn in ("count", "sum"):
+        if type.is_decimal:
+            return fold.add_decimals
+        return fold.add_doubles if type.is_float else fold.add_integers
+    return partial(fold.keep_wide if type.is_decimal else fold.keep, fn in ("max", "bool_or"))
+
+
+def _storage(type: Type) -> Any:
+    """The numpy type whose memory is the Arrow type's (booleans are packed on the way out)."""
+    if type.is_decimal:
+        return np.int64
+    if type.name == "boolean":
+        return np.uint8
+    if type.is_float:
+        return np.float32 if type.name == "float" else np.float64
+    return np.dtype(f"int{type.arrow.bit_width}")
+
+
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def plain(array: pa.Array, dtype: Any) -> Array:
+    """A fixed-width array's memory as numbers; what a NULL holds is anything."""
+    width = array.type.bit_width // 8
+    kind = "f" if pa.types.is_floating(array.type) else "i"
+    values = np.frombuffer(array.buffers()[1], np.dtype(f"{kind}{width}"), len(array), array.offset * width)
+    return values.astype(dtype, copy=False)
+
+
+def wide(array: pa.Array) -> Array:
+    """A decimal array's memory as (low, high) halves."""
+    data = array.buffers()[1]
+    return np.frombuffer(data, np.int64, 2 * len(array), 16 * array.offset).reshape(-1, 2)
+
+
+def booleans(array: pa.Array) -> Array:
+    """A boolean array as bytes; NULL is false."""
+    values: Array = array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint8)
+    return values
+
+
+def present(array: pa.Array) -> Array:
+    """Which values are not NULL."""
+    if not array.null_count:
+        return np.ones(len(array), np.bool_)
+    valid: Array = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _validity(known: Array) -> pa.Buffer | None:
+    """Arrow's bitmap of which values there are; none is needed where all are."""
+    return None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+
+
+def grown(array: Array, rows: int) -> Array:
+    """The array with room for ``rows`` and half as many again, new slots being zero."""
+    bigger = np.zeros((rows + rows // 2 + 16, *array.shape[1:]), array.dtype)
+    bigger[: len(array)] = array
+    return bigger
