@@ -1,4 +1,4 @@
-"""``python -m bench``: run the benchmarks and write docs/benchmarks/continuous-views.md.
+"""``python -m bench``: run the benchmarks and write the pages of docs/benchmarks.
 
 A figure is only written when every system's answer was the same. The exit
 status is 0 when everything ran, whether or not every bar was met: a miss is a
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import bars, memory, ours, plant, plots, refresh, report, telephone, tpch, views
+from bench import bars, memory, ours, plant, plots, refresh, report, sample, telephone, tpch, views
+from bench.bars import Bar
 from bench.measure import Outcome, System, side_by_side
 from bench.peers import duck, flink, flink_live
 from bench.peers import spark as spark_peer
@@ -48,6 +49,7 @@ class Sizes:
     views_rows: int = 50_000
     views_runs: int = 3
     memory_rows: int = 50_000_000
+    sample_runs: int = 5
 
 
 QUICK = Sizes(
@@ -64,6 +66,7 @@ QUICK = Sizes(
     views_rows=10_000,
     views_runs=1,
     memory_rows=2_000_000,
+    sample_runs=2,
 )
 
 
@@ -79,6 +82,8 @@ class Run:
     """Flink's, if it takes part."""
     bars: list[bars.Bar] = field(default_factory=list)
     sections: list[str] = field(default_factory=list)
+    pages: dict[str, tuple[str, list[Bar], list[str]]] = field(default_factory=dict)
+    """Parts with a page of their own: its title, bars and sections, by file."""
     java: str | None = None
     flink: str | None = None
 
@@ -167,6 +172,15 @@ def _memory(run: Run) -> None:
     run.sections += report.memory_section(results, plots.memory(results, file) if file else None)
 
 
+def _sample(run: Run) -> None:
+    data = tpch.Data(ROOT / "data", run.sizes.scale)
+    with run.spark() as spark:
+        result = sample.run(spark, data.lineitem("parquet"), run.sizes.sample_runs, run.sizes.scale >= 1, run.say)
+    file = run.plot("shares.svg")
+    sections = report.sample_page(result, plots.shares(result, file) if file else None)
+    run.pages["samples.md"] = ("Samples beside their peers", bars.sample_bars(result), sections)
+
+
 # Latencies first: TPC-H leaves the disk busy for a while with the rows that deferred maintenance keeps.
 PARTS: dict[str, Callable[[Run], None]] = {
     "plant": _plant,
@@ -174,6 +188,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "refresh": _refresh,
     "views": _views,
     "memory": _memory,
+    "sample": _sample,
     "tpch": _tpch,
 }
 WITH_PEERS = ("tpch", "aim")
@@ -219,23 +234,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     command = " ".join(["python -m bench", *(sys.argv[1:] if arguments is None else arguments)])
     command = command.replace(f" --output {chosen.output}", "")  # where it went is no part of what was measured
-    head = [
-        "# Continuous views beside their peers",
-        "",
-        f"Machine: {report.machine()}.  ",
-        f"Versions: {report.versions(run.java, run.flink)}.  ",
-        f"Command: `{'make bench' if whole else command}`.",
-        "",
-    ]
-    judged = [] if chosen.quick else run.bars  # the bars are for the whole data
-    text = "\n".join(head + (report.bars_section(judged) if judged else []) + run.sections).rstrip() + "\n"
-    console.print(text, markup=False)
-    for bar in judged:
-        console.print(str(bar), style="" if bar.met else "bold red", markup=False)
-    if output:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / "continuous-views.md").write_text(text)
-        console.print(f"written: {output.relative_to(ROOT) if output.is_relative_to(ROOT) else output}")
+    pages = dict(run.pages)
+    if run.sections:
+        pages = {"continuous-views.md": ("Continuous views beside their peers", run.bars, run.sections), **pages}
+    for name, (title, held, sections) in pages.items():
+        head = [
+            f"# {title}",
+            "",
+            f"Machine: {report.machine()}.  ",
+            f"Versions: {report.versions(run.java, run.flink)}.  ",
+            f"Command: `{'make bench' if whole else command}`.",
+            "",
+        ]
+        judged = [] if chosen.quick else held  # the bars are for the whole data
+        text = "\n".join(head + (report.bars_section(judged) if judged else []) + sections).rstrip() + "\n"
+        console.print(text, markup=False)
+        for bar in judged:
+            console.print(str(bar), style="" if bar.met else "bold red", markup=False)
+        if output:
+            output.mkdir(parents=True, exist_ok=True)
+            (output / name).write_text(text)
+            console.print(f"written: {output.relative_to(ROOT) if output.is_relative_to(ROOT) else output}/{name}")
     return 0
 
 

@@ -78,8 +78,8 @@ def reservoir(df: DataFrame, n: int, seed: int | None = None) -> DataFrame:
     return df.sparkSession.createDataFrame(rows, df.schema)
 
 
-def drawn(df: DataFrame, n: int, seed: int | None = None) -> tuple[pa.Table, Messages]:
-    """The sample as Arrow rows, and what it took to get them."""
+def drawn(df: DataFrame, n: int, seed: int | None = None, *, workers: int | None = None) -> tuple[pa.Table, Messages]:
+    """The sample as Arrow rows, and what it took to get them; ``workers`` read files, as many as there are slots."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(df.schema, timezone="UTC", prefers_large_types=False)
@@ -88,7 +88,7 @@ def drawn(df: DataFrame, n: int, seed: int | None = None) -> tuple[pa.Table, Mes
     assert isinstance(entropy, int)
     try:
         files = _plain_files(df, schema)
-        return _of_files(df, schema, files, n, entropy) if files is not None else _of_frame(df, n, entropy)
+        return _of_files(df, schema, files, n, entropy, workers) if files is not None else _of_frame(df, n, entropy)
     except HeadraceError:
         raise
     except Exception as error:
@@ -249,11 +249,11 @@ def _spelled(type: pa.DataType) -> str:
 
 
 def _of_files(
-    df: DataFrame, schema: pa.Schema, files: Sequence[str], n: int, entropy: int
+    df: DataFrame, schema: pa.Schema, files: Sequence[str], n: int, entropy: int, workers: int | None
 ) -> tuple[pa.Table, Messages]:
     spark = df.sparkSession
     context = spark_context(spark)
-    slots = max(1, context.defaultParallelism) if context is not None else cores()
+    slots = workers or (max(1, context.defaultParallelism) if context is not None else cores())
     parts = divided([stretch_of(path) for path in files], slots)
     given = shares([sum(s.rows for s in part) for part in parts], n, np.random.default_rng([entropy, 1])).tolist()
     asked = [(worker, part, share) for worker, (part, share) in enumerate(zip(parts, given, strict=True)) if share]

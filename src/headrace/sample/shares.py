@@ -33,8 +33,8 @@ def shares(counts: Sequence[int] | Array, size: int, rng: np.random.Generator, m
     1000
     """
     rows = np.asarray(counts, np.int64)
-    total = sum(map(int, rows))  # Python's: 64 bits may not hold it
-    if total >= 1 << 63:
+    total = int(rows.sum())
+    if rows.sum(dtype=np.float64) >= 2.0**63:
         raise OverflowError("a sample of 2^63 rows or more")
     wanted = min(size, total)
     if wanted == total:
