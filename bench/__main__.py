@@ -50,6 +50,8 @@ class Sizes:
     views_runs: int = 3
     memory_rows: int = 50_000_000
     sample_runs: int = 5
+    sample_slow: bool = True
+    """Whether Spark's takeSample takes part, which reads every row into Python, twice."""
 
 
 QUICK = Sizes(
@@ -67,6 +69,7 @@ QUICK = Sizes(
     views_runs=1,
     memory_rows=2_000_000,
     sample_runs=2,
+    sample_slow=False,
 )
 
 
@@ -175,7 +178,7 @@ def _memory(run: Run) -> None:
 def _sample(run: Run) -> None:
     data = tpch.Data(ROOT / "data", run.sizes.scale)
     with run.spark() as spark:
-        result = sample.run(spark, data.lineitem("parquet"), run.sizes.sample_runs, run.sizes.scale >= 1, run.say)
+        result = sample.run(spark, data.lineitem("parquet"), run.sizes.sample_runs, run.sizes.sample_slow, run.say)
     file = run.plot("shares.svg")
     sections = report.sample_page(result, plots.shares(result, file) if file else None)
     run.pages["samples.md"] = ("Samples beside their peers", bars.sample_bars(result), sections)
@@ -201,6 +204,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", choices=tuple(PARTS), action="append", help="run this part only (may be given twice)")
     parser.add_argument("--peers-only", action="store_true", help="leave Headrace out")
     parser.add_argument("--no-flink", action="store_true", help="leave Flink out")
+    parser.add_argument("--no-take-sample", action="store_true", help="leave rdd.takeSample out, which takes minutes")
     parser.add_argument("--runs", type=int, help="timed runs of each system on TPC-H (3; quick: 1)")
     parser.add_argument("--scale", type=float, help="TPC-H scale factor (1; quick: 0.1)")
     parser.add_argument("--output", type=Path, help="directory to write to (docs/benchmarks; a partial run: none)")
@@ -222,6 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [p for p in PARTS if p in (chosen.only or PARTS) and (p in WITH_PEERS or not chosen.peers_only)]
     base = QUICK if chosen.quick else Sizes()
     sizes = replace(base, scale=chosen.scale or base.scale, runs=chosen.runs or base.runs)
+    if chosen.no_take_sample:
+        sizes = replace(sizes, sample_slow=False)
     # A partial run must not overwrite the whole report.
     whole = not (chosen.quick or chosen.only or chosen.peers_only or chosen.no_flink or chosen.scale)
     output = chosen.output or (DOCS if whole else None)

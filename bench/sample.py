@@ -74,7 +74,8 @@ def run(spark: SparkSession, file: Path, runs: int, slow: bool, note: Note) -> S
     note("sample: from Parquet")
     parquet = _parquet(spark, file, runs, slow)
     note("sample: workers")
-    by_workers = {n: _timed(runs, partial(_by_workers, spark, file, n)) for n in (1, cores())}
+    frame = spark.read.parquet(str(file))
+    by_workers = {n: _timed(runs, partial(drawn, frame, ROWS, workers=n)) for n in (1, cores())}
     job = _timed(runs, lambda: run_each(spark, cores(), lambda indexes: ((i, "", "", b"") for i in indexes)))
     note("sample: from Arrow in memory")
     table = _in_memory(file)
@@ -104,7 +105,7 @@ def _parquet(spark: SparkSession, file: Path, runs: int, slow: bool) -> dict[str
     connection = duckdb.connect(config={"threads": cores()})
     text = f"SELECT * FROM '{file}' USING SAMPLE reservoir({ROWS} ROWS)"
     ways: dict[str, Callable[[], Any]] = {
-        HEADRACE: lambda: drawn(spark.read.parquet(str(file)), ROWS)[0],
+        HEADRACE: lambda: drawn(frame, ROWS)[0],
         SORTED: lambda: frame.orderBy(f.rand()).limit(ROWS).toArrow(),
         FRACTION: lambda: frame.sample(min(1.0, 1.5 * ROWS / total)).limit(ROWS).toArrow(),
         DUCKDB: lambda: connection.sql(text).to_arrow_table(),
@@ -125,10 +126,6 @@ def _parquet(spark: SparkSession, file: Path, runs: int, slow: bool) -> dict[str
         found[TAKEN] = Timing((time.perf_counter() - start,))
     connection.close()
     return found
-
-
-def _by_workers(spark: SparkSession, file: Path, workers: int) -> pa.Table:
-    return drawn(spark.read.parquet(str(file)), ROWS, workers=workers)[0]
 
 
 def _in_memory(file: Path) -> pa.Table:

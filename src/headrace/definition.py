@@ -429,6 +429,7 @@ def _refuse_samples(plan: SplitPlan, statement: s.CreateView) -> None:
 
 def _refuse_nondeterministic(statement: s.CreateView | s.CreateSample) -> None:
     """A view's answer equals a batch query's over the same rows, so it may not depend on when it ran."""
+    what = "a view" if isinstance(statement, s.CreateView) else "a sample's condition"
     for node in statement.query.walk():
         if isinstance(node, exp.TableSample):
             raise ViewRefused(
@@ -442,7 +443,7 @@ def _refuse_nondeterministic(statement: s.CreateView | s.CreateSample) -> None:
         if called and name.replace("_", "") in {n.replace("_", "") for n in _NONDETERMINISTIC}:
             raise ViewRefused(
                 "NONDETERMINISTIC_VIEW",
-                f"{name}() gives another value each time it is evaluated, and a view is evaluated at many times",
+                f"{name}() gives another value each time it is evaluated, and {what} is evaluated at many times",
                 position=position_of(node),
-                hint="leave it out of the view, and apply it where the view is queried",
+                hint="leave it out, and apply it where the relation is queried",
             )

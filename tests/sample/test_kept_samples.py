@@ -342,3 +342,23 @@ def test_nested_values_and_nulls_are_kept_whole(db: Database) -> None:
     db.insert("nested", rows[150:])
     found = db.sql("SELECT * FROM some").arrow().to_pylist()
     assert len(found) == 20 and all(rows[row["id"]] == row for row in found)
+
+
+def test_of_files_only_what_is_drawn_is_read(db: Database, tmp_path: Path) -> None:
+    """A sample of one row of very many: of a short file more, hardly ever any. Its values need not even be there."""
+    db.sql("CREATE SAMPLE recent OF posts SIZE 1 SEED 3")
+    db.insert("posts", posts(0, 200_000))
+    db.sql("REFRESH recent")
+    file = tmp_path / "a.parquet"
+    pq.write_table(posts(0, 100), file, row_group_size=10)
+    metadata, data = pq.read_metadata(file), bytearray(file.read_bytes())
+    for group in range(10):
+        for column in range(3):
+            chunk = metadata.row_group(group).column(column)
+            start = chunk.dictionary_page_offset or chunk.data_page_offset
+            data[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    file.write_bytes(data)
+    before = ids(db)
+    db.sql(f"COPY posts FROM '{file}'")
+    assert ids(db) == before
+    assert one(db, "SELECT rows_seen FROM headrace.samples") == {"rows_seen": 200_100}

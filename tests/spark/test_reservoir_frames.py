@@ -44,6 +44,13 @@ def test_exactly_so_many_rows_of_any_split(spark: SparkSession, rows: int) -> No
         assert messages.total <= 2 * messages.workers + n
 
 
+@pytest.mark.parametrize("n", [19_000, 30_000, 39_999, 50_000])
+def test_samples_about_as_large_as_the_parts(spark: SparkSession, n: int) -> None:
+    """Parts long enough for rows to be left behind, and samples so large that none may be."""
+    found, _ = drawn(spark.range(0, 40_000, 1, 2), n)
+    assert len(set(ids(found))) == found.num_rows == min(n, 40_000)
+
+
 def test_one_pass_and_one_result(spark: SparkSession, tmp_path: Path) -> None:
     """No part of the input is computed twice, and what is returned stays the same."""
 

@@ -156,24 +156,22 @@ def _keep_local(n: int, bound: float, batches: Iterator[pa.RecordBatch]) -> Iter
     assert context is not None
     worker = context.partitionId()
     lowest: pa.Table | None = None
-    seen = 0
-    """The rows of this task; from where they are thinned on, at most this many."""
+    passed = last = 0
     for batch in batches:
         found = pa.Table.from_batches([batch])
-        if batch.num_rows:
-            seen = batch.column("place")[-1].as_py() + 1
+        passed += batch.num_rows
+        last = batch.column("place")[-1].as_py() if batch.num_rows else last
         lowest = found if lowest is None else pa.concat_tables([lowest, found])
         if lowest.num_rows > 4 * n + _YIELD_ROWS:
             lowest = _lowest(lowest, n)
     if lowest is None:
         return
-    seen += _BEACONS * (seen > _THINNED_FROM)
     lowest = _lowest(lowest, n)
-    threshold = 1.0
-    if lowest.num_rows < seen:
-        threshold = lowest.column("priority")[-1].as_py()
-        if lowest.num_rows < n or threshold * seen >= bound:  # a row that was left behind may be lower
-            threshold = math.nan
+    threshold = lowest.column("priority")[-1].as_py() if passed > n else 1.0
+    most = last + _BEACONS
+    """The rows of this task are no more, those left behind counted: there are some only past the bound."""
+    if most > max(bound, _THINNED_FROM) and (passed < n or threshold * most >= bound):
+        threshold = math.nan  # a row that was left behind may be lower
     rows = lowest.drop_columns(["priority", "place"])
     about = pa.Table.from_arrays([pa.nulls(1, t) for t in rows.schema.types], schema=rows.schema)
     kept = pa.concat_tables([about, rows])
@@ -205,20 +203,22 @@ def _plain_files(df: DataFrame, schema: pa.Schema) -> list[str] | None:
 
     Spark itself says whether reading a path means the same as the frame.
     """
-    uris = df.inputFiles()
+    try:
+        uris = df.inputFiles()
+    except Exception:  # not every plan tells
+        return None
     paths = [unquote(urlparse(uri).path) for uri in uris]
     if not uris or any(urlparse(uri).scheme != "file" for uri in uris) or not all(map(os.path.exists, paths)):
         return None
-    if not all(_reads_alike(path, df.columns, schema) for path in paths):
+    folders = {os.path.dirname(path) for path in paths}
+    roots = [paths[0]] if len(paths) == 1 else []
+    roots += folders if len(folders) == 1 else []
+    # A path is the same to Spark only if it is spelled the same.
+    spelled = [spelling for root in roots for spelling in (root, os.path.relpath(root), f"file://{root}")]
+    reader = df.sparkSession.read.schema(df.schema)
+    if not any(df.sameSemantics(reader.parquet(path)) for path in spelled):
         return None
-    spark, folders = df.sparkSession, {os.path.dirname(path) for path in paths}
-    guesses = [[paths[0]]] if len(paths) == 1 else []
-    guesses += [[folder] for folder in folders if len(folders) == 1]
-    guesses += [[os.path.relpath(path) for path in guess] for guess in guesses]
-    guesses += [[f"file://{path}" for path in guess] for guess in guesses[: len(guesses) // 2]]
-    if any(df.sameSemantics(spark.read.schema(df.schema).parquet(*guess)) for guess in guesses):
-        return paths
-    return None
+    return paths if all(_reads_alike(path, df.columns, schema) for path in paths) else None
 
 
 def _reads_alike(path: str, columns: Sequence[str], schema: pa.Schema) -> bool:

@@ -1,8 +1,9 @@
 """How many rows of a sample each worker gives (000 §5.2.2): jointly multivariate hypergeometric.
 
-Two ways, equal in distribution. For small samples, a slot at a time (Algorithm 5.4): rank a random row of all
-that are left, find its worker in a Fenwick tree, take the row out. Integers only, so it is exact for any counts.
-For large samples, a worker at a time, by one hypergeometric draw each. NumPy draws those for fewer than 10^9 rows;
+Two ways, equal in distribution. For samples that are small beside the workers, a slot at a time (Algorithm 5.4):
+rank a random row of all that are left, find its worker in a Fenwick tree, take the row out. Integers only, so it is
+exact for any counts.
+For larger ones, a worker at a time, by one hypergeometric draw each. NumPy draws those for fewer than 10^9 rows;
 of more, the rows' ranks are drawn at once, without replacement, and counted by worker, which is exact too.
 
 Errata: Algorithm 5.4 takes the row out of the tree at its worker, not at its rank.
@@ -19,8 +20,10 @@ from numba import njit
 Array = np.ndarray[Any, Any]
 Method = Literal["fenwick", "hypergeometric", "ranks"]
 
-FENWICK_ROWS = 750
-"""Samples up to this many rows are shared out slot by slot; see docs/benchmarks/samples.md for the cross-over."""
+FENWICK_ROWS = 1.5
+"""For each worker; samples up to this many rows are shared out slot by slot. Measured (docs/benchmarks/samples.md):
+a slot costs about what two thirds of a worker's hypergeometric draw do, whatever the number of either. 000 has the
+cross-over at 750 to 1,000 rows for any number of workers."""
 _NUMPY_LIMIT = 1_000_000_000
 
 
@@ -40,7 +43,9 @@ def shares(counts: Sequence[int] | Array, size: int, rng: np.random.Generator, m
     if wanted == total:
         return rows.copy()
     if method is None:
-        method = "fenwick" if wanted <= FENWICK_ROWS else "hypergeometric" if total < _NUMPY_LIMIT else "ranks"
+        method = (
+            "fenwick" if wanted <= FENWICK_ROWS * len(rows) else "hypergeometric" if total < _NUMPY_LIMIT else "ranks"
+        )
     if method == "hypergeometric":
         drawn: Array = rng.multivariate_hypergeometric(rows, wanted, method="marginals")
         return drawn
