@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import bars, memory, ours, plant, plots, refresh, report, sample, telephone, tpch, views
+from bench import bars, memory, move, ours, plant, plots, refresh, report, ring, sample, telephone, tpch, views
 from bench.bars import Bar
 from bench.measure import Outcome, System, side_by_side
 from bench.peers import duck, flink, flink_live
@@ -52,6 +52,11 @@ class Sizes:
     sample_runs: int = 5
     sample_slow: bool = True
     """Whether Spark's takeSample takes part, which reads every row into Python, twice."""
+    move_queries: tuple[str, ...] = move.CHOSEN
+    move_scale: float = 10.0
+    move_states_of: tuple[str, ...] = ()
+    move_states_scale: float = 1.0
+    move_runs: int = 10
 
 
 QUICK = Sizes(
@@ -70,6 +75,11 @@ QUICK = Sizes(
     memory_rows=2_000_000,
     sample_runs=2,
     sample_slow=False,
+    move_queries=("q13", "q18"),
+    move_scale=0.1,
+    move_states_of=("q13", "q18"),
+    move_states_scale=0.1,
+    move_runs=2,
 )
 
 
@@ -87,6 +97,8 @@ class Run:
     sections: list[str] = field(default_factory=list)
     pages: dict[str, tuple[str, list[Bar], list[str]]] = field(default_factory=dict)
     """Parts with a page of their own: its title, bars and sections, by file."""
+    streams: list[str] = field(default_factory=list)
+    """Sections of the page about queries of streams."""
     java: str | None = None
     flink: str | None = None
 
@@ -184,6 +196,31 @@ def _sample(run: Run) -> None:
     run.pages["samples.md"] = ("Samples beside their peers", bars.sample_bars(result), sections)
 
 
+def _ring(run: Run) -> None:
+    sizes = run.sizes
+    with run.spark() as spark:
+        result = ring.run(spark, run.python, tpch.Data(ROOT / "data", sizes.scale), sizes.runs, run.say)
+    run.bars += bars.ring_bars(result)
+    pictures = plots.ring_rates(result, run.plots) if run.plots else []
+    run.streams += report.ring_section(result, sizes.scale, sizes.runs, pictures)
+
+
+def _move(run: Run) -> None:
+    sizes = run.sizes
+    result = move.run(
+        sizes.move_queries,
+        sizes.move_scale,
+        sizes.move_states_of,
+        sizes.move_states_scale,
+        sizes.move_runs,
+        run.say,
+    )
+    drawn = ((plots.move_states, "move-states.svg"), (plots.move_overhead, "move-overhead.svg"))
+    pictures = [draw(result, file) if (file := run.plot(name)) else None for draw, name in drawn]
+    run.bars += bars.move_bars(result)
+    run.sections += report.move_section(result, pictures)
+
+
 # Latencies first: TPC-H leaves the disk busy for a while with the rows that deferred maintenance keeps.
 PARTS: dict[str, Callable[[Run], None]] = {
     "plant": _plant,
@@ -192,9 +229,11 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "views": _views,
     "memory": _memory,
     "sample": _sample,
+    "move": _move,
     "tpch": _tpch,
+    "ring": _ring,
 }
-WITH_PEERS = ("tpch", "aim")
+WITH_PEERS = ("tpch", "aim", "ring")
 """The parts in which peers can run without Headrace, and Flink is one of them."""
 
 
@@ -240,10 +279,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     command = " ".join(["python -m bench", *(sys.argv[1:] if arguments is None else arguments)])
     command = command.replace(f" --output {chosen.output}", "")  # where it went is no part of what was measured
-    pages = dict(run.pages)
-    if run.sections:
-        pages = {"continuous-views.md": ("Continuous views beside their peers", run.bars, run.sections), **pages}
-    for name, (title, held, sections) in pages.items():
+    pages = {
+        "continuous-views.md": ("Continuous views beside their peers", run.bars, run.sections),
+        "streams.md": ("Queries of streams beside batches", run.bars, run.streams),
+        **run.pages,
+    }
+    for name, (title, bars_of_run, sections) in pages.items():
+        if not sections:
+            continue
         head = [
             f"# {title}",
             "",
@@ -252,7 +295,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"Command: `{'make bench' if whole else command}`.",
             "",
         ]
-        judged = [] if chosen.quick else held  # the bars are for the whole data
+        # Each page has the bars of its own figures; they are for the whole data.
+        own = [b for b in bars_of_run if b.what.startswith("ring:") == (name == "streams.md")]
+        judged = [] if chosen.quick else own
         text = "\n".join(head + (report.bars_section(judged) if judged else []) + sections).rstrip() + "\n"
         console.print(text, markup=False)
         for bar in judged:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from bench import sample
+from bench import ring, sample
 from bench.measure import Outcome, geometric_mean, ratios
 from bench.memory import Memory
+from bench.move import Moves
 from bench.plant import PlantResult
 from bench.refresh import Refresh
+from bench.ring import RingResult
 from bench.telephone import Aim
 from bench.views import COUNTS, Views
 
@@ -37,6 +40,10 @@ AIM_HELD = 0.99
 REFRESH_WHOLE = {"DuckDB": 10.0, "Spark": 100.0}
 REFRESH_ONE = {"DuckDB": 20.0}
 VIEWS_GROWTH = 12.0
+MOVE_IDLE = 1.05
+MOVE_OVERHEAD = 0.15
+MOVE_SMALL = 100_000_000
+MOVE_WORTH = 0.3
 # Resident memory wobbles with allocators and compaction; ten per cent over 40 M rows is no growth with rows.
 MEMORY_GROWTH = 1.10
 # How many times as fast as its peers a sample of lineitem in Parquet is drawn.
@@ -45,6 +52,11 @@ SAMPLE_OF_DUCKDB = 1.5
 SAMPLE_ARROW = 5.0
 SAMPLE_SELECTED_US = 1.0
 SAMPLE_WORKERS = 1.8  # of two; linear is 2
+RING_QUERIES = 4.0
+RING_ARROW = 8.0
+RING_CSV = 4.5
+RING_OVERHEAD = 40.0
+RING_FOUR = {"same file": 1.5, "file of four": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +133,47 @@ def views_bar(result: Views) -> Bar:
     return at_most(
         f"{COUNTS[-1]} views on one stream, cost relative to one", result.growth(COUNTS[-1]), VIEWS_GROWTH, "x"
     )
+
+
+def ring_bars(result: RingResult) -> list[Bar]:
+    bars = [
+        at_least("ring: tuples of 16 columns from Arrow, a core", result.arrow_per_second / 1e6, RING_ARROW, " M/s")
+    ]
+    spark = result.ingest[ring.SPARK].median / result.ingest[ring.HEADRACE].median
+    bars.append(
+        at_least("ring: ingest of all columns from CSV, speed relative to Spark to nowhere", spark, RING_CSV, "x")
+    )
+    for peer in (ring.SPARK, ring.FLINK):
+        ratio = ring.throughput(result.outcomes, ring.HEADRACE, peer)
+        if ratio is not None:
+            ran = sum(peer in o.timings for o in result.outcomes.values())
+            what = f"ring: queries an hour while inserting relative to {peer} ({ran} of {len(result.outcomes)} queries)"
+            bars.append(at_least(what, ratio, RING_QUERIES, "x"))
+    overhead = 100 * fmean(result.overhead(name) for name in result.outcomes)
+    bars.append(at_most("ring: what a query costs on top of ingest, mean", overhead, RING_OVERHEAD, " %"))
+    for what, ratio in result.four.items():
+        bar = next(b for name, b in RING_FOUR.items() if name in what)
+        bars.append(at_least(f"ring: Q6's columns alone ({what}), speed relative to all columns", ratio, bar, "x"))
+    return bars
+
+
+def move_bars(result: Moves) -> list[Bar]:
+    idle = [
+        ours / plain
+        for name in result.plain
+        for plain, ours in zip(result.plain[name].seconds, result.ours[name].seconds, strict=True)
+    ]
+    bars = [at_most("headrace.run, nothing suspended, relative to plain Spark", geometric_mean(idle), MOVE_IDLE, "x")]
+    small = [move.overhead for move in result.moves if move.state_bytes < MOVE_SMALL]
+    if small:
+        mean = sum(small) / len(small)
+        bars.append(
+            at_most("moving states under 100 MB: mean overhead, share of local runtime", mean, MOVE_OVERHEAD, "")
+        )
+    late = [move.beats_restart for move in result.moves if move.progress >= MOVE_WORTH]
+    if late:
+        bars.append(at_least("moving from 30 % on: speed relative to starting again", geometric_mean(late), 1.0, "x"))
+    return bars
 
 
 def memory_bar(results: Sequence[Memory]) -> Bar:

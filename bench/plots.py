@@ -8,6 +8,8 @@ from typing import Any
 
 from bench.measure import Outcome
 from bench.memory import Memory
+from bench.move import Moves
+from bench.ring import RingResult
 from bench.sample import SIZES, WORKERS, Samples
 from bench.telephone import Aim
 from bench.views import Views
@@ -75,6 +77,22 @@ def shares(result: Samples, file: Path) -> str:
     return _save(figure, file)
 
 
+def ring_rates(result: RingResult, files: Path) -> list[str]:
+    """003's Figure 5: what goes in a second, and queries an hour; and Figure 6: what queries cost on top."""
+    figure, axes = _figure()
+    rates = {f"{name}, all columns": result.rows / t.median / 1e6 for name, t in result.ingest.items()}
+    rates |= {f"{name}, count(*)": result.rows / t.median / 1e6 for name, t in result.count.items()}
+    axes.barh(list(rates), list(rates.values()))
+    axes.set_xlabel("million tuples a second from CSV")
+    made = [_save(figure, files / "ring-ingest.svg")]
+    made.append(tpch(result.outcomes, files / "ring-queries.svg"))
+    figure, axes = _figure()
+    axes.bar(list(result.outcomes), [100 * result.overhead(name) for name in result.outcomes])
+    axes.set_ylabel("% on top of ingest, Headrace")
+    made.append(_save(figure, files / "ring-overhead.svg"))
+    return made
+
+
 def aim(results: Sequence[Aim], file: Path) -> str:
     """Median read after new input of every query at the highest rate; a system that pushes has one value."""
     rate = max(result.offered for result in results)
@@ -119,3 +137,51 @@ def memory(results: Sequence[Memory], file: Path) -> str:
     axes.set_ylabel("resident set, MB")
     axes.legend(ncols=3, loc="lower right")
     return _save(figure, file)
+
+
+def move_states(result: Moves, file: Path) -> str:
+    """How large states are, and how they grow as a query gets on (004 Figures 3 to 6)."""
+    figure, (left, right) = _pair()
+    sizes = sorted(max(state.needed, 1) for state in result.states)
+    left.step(sizes, [(i + 1) / len(sizes) for i in range(len(sizes))], where="post")
+    left.set_xscale("log")
+    left.set_xlabel(f"bytes of a state, TPC-H SF {result.states_scale:g}")
+    left.set_ylabel("share of states")
+    for name in dict.fromkeys(state.query for state in result.states):
+        points = [(state.progress, max(state.needed, 1)) for state in result.states if state.query == name]
+        right.plot([x for x, _ in points], [y for _, y in points], linewidth=0.8, marker=".", markersize=3)
+    right.set_yscale("log")
+    right.set_xlabel("share of pipelines finished")
+    right.set_ylabel("bytes")
+    return _save(figure, file)
+
+
+def move_overhead(result: Moves, file: Path) -> str:
+    """Overhead by progress (004 Figure 12), and extracting once against at every stage (Figures 13 and 14)."""
+    figure, (left, right) = _pair()
+    for name in result.every_stage:
+        points = [(move.progress, 100 * move.overhead) for move in result.moves if move.query == name]
+        left.plot([x for x, _ in points], [y for _, y in points], marker="o", markersize=3, label=name)
+    left.axhline(0, linestyle=":", color="grey")
+    left.set_xlabel("share of pipelines finished")
+    left.set_ylabel("overhead of moving, %")
+    left.legend(ncols=2)
+    names = list(result.every_stage)
+    once = [_mean([100 * move.overhead for move in result.moves if move.query == name]) for name in names]
+    every = [100 * result.every_stage[name] for name in names]
+    for i, (label, values) in enumerate((("on demand", once), ("at every stage", every))):
+        right.bar([x - 0.2 + 0.4 * i for x in range(len(names))], values, 0.38, label=label)
+    right.set_xticks(range(len(names)), names)
+    right.set_ylabel("overhead, %")
+    right.legend()
+    return _save(figure, file)
+
+
+def _pair() -> tuple[Any, Any]:
+    figure, _ = _figure()
+    figure.clear()
+    return figure, figure.subplots(1, 2)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -12,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from bench import ring
 from bench.bars import FORMAT_NAMES, Bar
 from bench.measure import Outcome, Timing, geometric_mean
 from bench.memory import GROUPS, Memory
+from bench.move import Moves
 from bench.plant import PlantResult
 from bench.refresh import NEW_ROWS, Refresh
+from bench.ring import RingResult
 from bench.sample import ROWS, SIZES, WORKERS, Samples
 from bench.telephone import TICK, Aim
 from bench.views import Views
@@ -228,6 +231,59 @@ def views_section(result: Views, plot: str | None) -> list[str]:
     ]
 
 
+def ring_section(result: RingResult, scale: float, runs: int, pictures: Sequence[str]) -> list[str]:
+    systems = list(dict.fromkeys(name for outcome in result.outcomes.values() for name in outcome.timings))
+    rows = []
+    for name, outcome in result.outcomes.items():
+        times = [f"{outcome.timings[s].median:.2f}" if s in outcome.timings else "-" for s in systems]
+        rows.append([name.upper(), *times, f"{100 * result.overhead(name):.0f} %"])
+    totals = [sum(o.timings[s].median for o in result.outcomes.values() if s in o.timings) for s in systems]
+    rows.append(["all", *(f"{t:.2f}" for t in totals), ""])
+    ingest = [
+        [f"{s}, all columns", f"{t.median:.2f}", f"{result.rows / t.median / 1e6:.2f}"]
+        for s, t in result.ingest.items()
+    ]
+    ingest += [
+        [f"{s}, count(*)", f"{t.median:.2f}", f"{result.rows / t.median / 1e6:.2f}"] for s, t in result.count.items()
+    ]
+    refusals = [
+        f"{s} does not run {n.upper()}: {why}" for n, o in result.outcomes.items() for s, why in o.refusals.items()
+    ]
+    return [
+        f"## Ingest, TPC-H SF {scale:g} ({result.rows:,} rows of lineitem)",
+        "",
+        prose(
+            f"""From Arrow in memory into the ring, all 16 columns: {result.arrow_per_second / 1e6:.1f} million tuples a
+            second of one processor. From CSV, every field converted to its type (003, Figure 5a; 003 takes count(*) for
+            the ingest of Spark and Flink, which need not convert anything for it):"""
+        ),
+        "",
+        *table(["", "seconds", "million tuples/s"], ingest),
+        "",
+        *picture(pictures[0] if pictures else None, "million tuples a second"),
+        "## The twelve queries while lineitem is inserted",
+        "",
+        prose(
+            f"""Seconds, median of {runs}. Headrace copies the file into a ring of {ring.CAPACITY:,} tuples while the
+            query reads it; Spark and Flink run the query as a batch over the file (003, Figure 5b). The last column is
+            what the query costs Headrace on top of ingest (003, Figure 6)."""
+        ),
+        "",
+        *table(["", *systems, "on top of ingest"], rows),
+        "",
+        *(f"{line}." for line in refusals),
+        *([""] if refusals else []),
+        *picture(pictures[1] if pictures else None, "seconds of each query"),
+        *picture(pictures[2] if pictures else None, "cost of each query on top of ingest"),
+        "## Only the columns Q6 reads",
+        "",
+        "How many times as fast with four columns as with all sixteen (003, Table 1):",
+        "",
+        *table(["", "speed-up"], [[what, f"{ratio:.2f}x"] for what, ratio in result.four.items()]),
+        "",
+    ]
+
+
 def memory_section(results: Sequence[Memory], plot: str | None) -> list[str]:
     rows = [
         [f"{r.aggregates}", f"{r.early:.0f}", f"{r.end:.0f}", f"{max(r.megabytes):.0f}", f"{r.growth:.2f}x"]
@@ -242,6 +298,45 @@ def memory_section(results: Sequence[Memory], plot: str | None) -> list[str]:
         *table(["aggregates", "second tenth", "last tenth", "most", "growth"], rows),
         "",
         *picture(plot, "Memory by rows inserted"),
+    ]
+
+
+def move_section(result: Moves, plots: Sequence[str | None]) -> list[str]:
+    idle = [
+        [name, f"{result.plain[name].timing.median:.2f}", f"{result.ours[name].timing.median:.2f}"]
+        for name in result.plain
+    ]
+    moves = [
+        [
+            move.query,
+            f"{move.progress:.0%}",
+            f"{move.state_bytes:,}",
+            f"{move.until:.2f}",
+            f"{move.suspend:.2f}",
+            f"{move.resume:.2f}",
+            f"{100 * move.overhead:+.0f} %",
+            f"{move.beats_restart:.2f}x",
+        ]
+        for move in result.moves
+    ]
+    sizes = sorted(state.needed for state in result.states)
+    shares = f"median {sizes[len(sizes) // 2]:,}, largest {sizes[-1]:,}" if sizes else "none"
+    columns = ["", "finished", "state, bytes", "until, s", "suspend, s", "resume, s", "overhead", "against restart"]
+    return [
+        "## Moving running queries",
+        "",
+        f"TPC-H SF {result.scale:g} from Parquet; each query suspended in one Spark process and resumed in another on"
+        " the same cores, both started before. Seconds, medians, with nothing suspended:",
+        "",
+        *table(["", "plain Spark", "headrace.run"], idle),
+        "",
+        *table(columns, moves),
+        "",
+        "Seconds to vacate queries that run side by side: "
+        + ", ".join(f"{n}: {seconds:.2f}" for n, seconds in result.vacated.items())
+        + f". States of all queries at SF {result.states_scale:g} after each stage, in bytes: {shares}.",
+        "",
+        *(line for plot in plots for line in picture(plot, "Moving queries")),
     ]
 
 

@@ -61,7 +61,7 @@ def test_the_tour(db: Database) -> None:
 
 def test_foreign_table_server_stream_is_a_stream(db: Database) -> None:
     db.sql("CREATE FOREIGN TABLE s (a INT) SERVER stream")
-    assert db.sql("SHOW STREAMS").rows() == [("s", 1, "")]
+    assert db.sql("SHOW STREAMS").rows()[0][:3] == ("s", 1, "")
 
 
 def test_show_and_describe(db: Database) -> None:
@@ -71,7 +71,7 @@ def test_show_and_describe(db: Database) -> None:
     db.sql("CREATE VIEW c AS SELECT a, avg(b) AS m FROM s GROUP BY a")
     db.sql("CREATE VIEW o AS SELECT v FROM t WHERE k > 1")
     db.sql("INSERT INTO s VALUES (1, 2), (1, 3), (4, 5)")
-    assert db.sql("SHOW STREAMS").rows() == [("s", 2, "c")]
+    assert db.sql("SHOW STREAMS").rows()[0][:3] == ("s", 2, "c")
     assert db.sql("SHOW TABLES").rows() == [("t", 2, "k")]
     assert db.sql("SHOW VIEWS").rows() == [("c", "continuous", "s", 2), ("o", "ordinary", "t", None)]
     assert db.sql("DESCRIBE t").rows() == [

@@ -35,7 +35,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ("README.md", "docs/sql.md")
-DOCUMENTS = (*RUN, "CONTRIBUTING.md", "docs/architecture.md", "docs/semantics.md", "docs/copy.md", "docs/spark.md")
+DOCUMENTS = (
+    *RUN,
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/semantics.md",
+    "docs/copy.md",
+    "docs/spark.md",
+    "docs/move.md",
+)
 WRITTEN_LATER = {"docs/benchmarks/continuous-views.md", "docs/benchmarks/samples.md"}
 """Files that ``make bench`` writes."""
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -76,11 +76,11 @@ class Flink:
 
     name = "Flink"
 
-    def __init__(self, python: Path, latency: str = BULK_LATENCY) -> None:
+    def __init__(self, python: Path, latency: str = BULK_LATENCY, mode: str = "streaming") -> None:
         # JAVA_TOOL_OPTIONS and not Flink's own variable, which would replace the options Flink needs on Java 17.
         settings = os.environ | {"JAVA_TOOL_OPTIONS": f"-Xmx{HEAP}"}
         self._process = subprocess.Popen(
-            [str(python), str(JOB), str(cores()), latency],
+            [str(python), str(JOB), str(cores()), latency, mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -133,9 +133,13 @@ class Flink:
     def _query(self, case: Case, lineitem: Path) -> tuple[float, pa.Table]:
         tables = {name: [ddl(TABLES[name]), str(case.data.bare(name).resolve()), None] for name in case.query.tables}
         tables["lineitem"] = [ddl(LINEITEM), str(lineitem.resolve()), None]
+        return self.ask_tables(tables, case.sql)
+
+    def ask_tables(self, tables: Mapping[str, Sequence[str | None]], sql: str) -> tuple[float, pa.Table]:
+        """Seconds of a query over these tables (columns, directory, whether it is watched), and its answer."""
         with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
             file = f"{directory}/answer.arrow"
-            reply = self._ask({"tables": tables, "sql": case.sql, "answer": file})
+            reply = self._ask({"tables": tables, "sql": sql, "answer": file})
             with pa.OSFile(file) as source:
                 return cast(float, reply["seconds"]), pa.ipc.open_file(source).read_all()
 

@@ -24,7 +24,7 @@ OPTIONS = {
 }
 
 
-def environment(parallelism: int, latency: str) -> Any:
+def environment(parallelism: int, latency: str, mode: str) -> Any:
     from pyflink.common import Configuration
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
@@ -33,7 +33,9 @@ def environment(parallelism: int, latency: str) -> Any:
         options.set_string(name, value)
     options.set_string("parallelism.default", str(parallelism))
     options.set_string("table.exec.mini-batch.allow-latency", latency)
-    settings = EnvironmentSettings.new_instance().in_streaming_mode().with_configuration(options).build()
+    new = EnvironmentSettings.new_instance()
+    new = new.in_batch_mode() if mode == "batch" else new.in_streaming_mode()
+    settings = new.with_configuration(options).build()
     return TableEnvironment.create(settings)
 
 
@@ -102,8 +104,8 @@ def cause(message: str) -> str:
 
 
 def main() -> None:
-    parallelism, latency = int(sys.argv[1]), sys.argv[2]
-    env = environment(parallelism, latency)
+    parallelism, latency, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    env = environment(parallelism, latency, mode)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -13,10 +13,27 @@ page | worst
 
 from headrace.database import Database, connect
 from headrace.errors import HeadraceError
+from headrace.move import RunningQuery, Ticket, resume, run
+from headrace.move.export import open_ticket as open
 from headrace.result import Result
 from headrace.sample.on_spark import reservoir
 from headrace.spark import register
+from headrace.stream.ring.writer import ring
 
 __version__ = "0.1.0"
 
-__all__ = ["Database", "HeadraceError", "Result", "__version__", "connect", "register", "reservoir"]
+__all__ = [
+    "Database",
+    "HeadraceError",
+    "Result",
+    "RunningQuery",
+    "Ticket",
+    "__version__",
+    "connect",
+    "open",
+    "register",
+    "reservoir",
+    "resume",
+    "ring",
+    "run",
+]

@@ -8,7 +8,7 @@ something under a version can tell whether it still holds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -17,11 +17,26 @@ from headrace.types import Field, Schema, from_spark
 
 
 @dataclass(frozen=True, slots=True)
+class Buffer:
+    """How many of a stream's newest rows are at hand for queries, and what happens when those are slow."""
+
+    capacity: int = 262_144
+    timeout: int = 2_000_000
+    """Microseconds without a row after which a query of the stream answers."""
+    overflow: str = "block"
+    """What an insert does where a query has not read yet: ``block``, ``overwrite`` or ``error``."""
+    patience: int = 60_000_000
+    """Microseconds an insert waits for a query that stands still."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """An append-only relation that keeps no rows: views see what arrives after they are made."""
 
     name: str
     columns: Schema
+    buffer: Buffer | None = None
+    """What its CREATE says of a buffer; without it, rows are buffered only while a query reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +188,8 @@ class Catalog:
 def to_json(relation: Relation) -> dict[str, Any]:
     """A definition as plain data, for the store."""
     body: dict[str, Any] = {"columns": [[f.name, f.type.declared, f.nullable] for f in relation.columns]}
+    if isinstance(relation, Stream) and relation.buffer is not None:
+        body["buffer"] = asdict(relation.buffer)
     if isinstance(relation, Table):
         body["primary_key"] = list(relation.primary_key)
         if relation.files is not None:
@@ -201,7 +218,7 @@ def from_json(name: str, kind: str, body: Mapping[str, Any]) -> Relation:
     """The definition :func:`to_json` wrote."""
     columns = tuple(Field(n, from_spark(t), nullable) for n, t, nullable in body["columns"])
     if kind == "stream":
-        return Stream(name, columns)
+        return Stream(name, columns, Buffer(**body["buffer"]) if "buffer" in body else None)
     if kind == "table":
         files = body.get("files")
         source = FileSource(files["format"], files["location"], tuple(files["options"].items())) if files else None

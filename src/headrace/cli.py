@@ -1,4 +1,4 @@
-"""The command line: ``headrace sql``, ``explain``, ``demo``.
+"""The command line: ``headrace sql``, ``explain``, ``demo``, and moving queries (``move/commands.py``).
 
 Errors are one or two lines on stderr and exit status 1, never a traceback.
 """
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import headrace
 from headrace.database import Database
 from headrace.errors import HeadraceError, Position
+from headrace.move import commands as move_commands
 from headrace.result import Result
 from headrace.sql.script import Placed, split_statements
 
@@ -119,6 +120,9 @@ def demo(
 
     with _reported():
         raise typer.Exit(run(events=events, seconds=seconds))
+
+
+move_commands.add(app, _reported, lambda result, rows: _print(result, rows), lambda text: errors.print(text))
 
 
 @app.command()

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from headrace import catalog as definitions
 from headrace import query
+from headrace.ad_hoc import RunningResult
 from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View
 from headrace.definition import Definer, columns_of
 from headrace.engine.session import Session
@@ -33,7 +34,8 @@ from headrace.loading import Batch, Loaded, Loader, target_of
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
-from headrace.reading import Reader, bare_stream
+from headrace.pump import Pumps
+from headrace.reading import Kept, Reader
 from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.sample.kept import Samples
@@ -46,6 +48,7 @@ from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored
 from headrace.store import Store
 from headrace.store.writer import closed
+from headrace.stream.ring.home import Rings
 from headrace.types import quote
 from headrace.view.compiled import ContinuousView, bring_up_to_date, reopen
 from headrace.view.reading import Answers
@@ -53,6 +56,8 @@ from headrace.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.move.ticket import Ticket
 
 
 _PATIENCE = 5.0
@@ -89,7 +94,8 @@ class Database:
         )
         chosen = replace(given, time_zone=store.settings["time_zone"])
         session = Session(chosen, spark)
-        self._runtime = Runtime(store, chosen, session, Worker(cores(), chosen.memory_limit))
+        worker = Worker(cores(), chosen.memory_limit)
+        self._runtime = Runtime(store, chosen, session, worker, Rings(store.path, store.scratch))
         self._closed = False
         self._users = 0
         self._idle = threading.Condition()
@@ -98,12 +104,13 @@ class Database:
         self._samples = Samples(self._runtime)
         self._definer = Definer(self._runtime, self._views, self._answers, self._samples)
         self._loader = Loader(self._runtime, self._views, self._answers, self._samples)
+        self._pumps = Pumps(self._runtime, self._loader)
         self._attachments = Attachments(store.path)
         self._porter: Porter | None = None
         try:
             self._reopen()
             inside = Inside(self._runtime, self._views, self._answers, self._loader, self._samples)
-            self._reader = Reader(self._runtime, self._views, self._answers, self._samples, inside)
+            self._reader = Reader(self._runtime, self._views, self._answers, self._samples, inside, self.in_use)
             self._porter = Porter(self, self._loader)
         except BaseException:
             self.close()
@@ -135,7 +142,13 @@ class Database:
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
                 asked = self._reader.remember(text, statement)
-            return self._result(self._reader.rows(asked))
+            return self._answer(asked)
+
+    def _answer(self, asked: Kept) -> Result:
+        running = self._reader.ad_hoc(asked)
+        if running is not None:
+            return RunningResult(running, self._frame)
+        return self._result(self._reader.rows(asked))
 
     def insert(self, name: str, data: Any) -> Loaded:
         """Insert rows into a stream or table; returns how many. One call is one epoch.
@@ -199,6 +212,16 @@ class Database:
         if failure is not None:
             raise failure
 
+    def export(self, path: str | os.PathLike[str]) -> Ticket:
+        """Copy the database as it is now into a ticket, a new folder; :func:`headrace.open` goes on from it.
+
+        To move it, close this one afterwards: attachments then go on from the ticket, each row once.
+        """
+        from headrace.move.export import export
+
+        with self.in_use():
+            return export(self, path)
+
     @property
     def attachments(self) -> list[Attachment]:
         """The queries that feed streams of this database from this process."""
@@ -207,8 +230,6 @@ class Database:
     def table(self, name: str) -> DataFrame:
         """A relation's rows, as they are now, as a Spark DataFrame."""
         relation: Relation = self.catalog.get(name)
-        if isinstance(relation, Stream):
-            raise bare_stream(relation.name)
         return self.sql(f"SELECT * FROM {quote(relation.name)}").spark()
 
     @property
@@ -231,8 +252,12 @@ class Database:
         with ExitStack() as steps:
             steps.callback(self._runtime.session.stop)
             steps.callback(self._runtime.store.close)
+            steps.callback(self._runtime.rings.close)
             steps.callback(self._runtime.worker.close)
             steps.callback(self._wait_for_users)
+            steps.callback(self._pumps.close)
+            if hasattr(self, "_reader"):
+                steps.callback(self._reader.cancel_all)
             if self._porter is not None:
                 steps.callback(self._porter.stop)
             steps.callback(self._attachments.stop)
@@ -257,7 +282,7 @@ class Database:
     def _run(self, statement: s.Statement, progress: Progress | None = None) -> Result:
         match statement:
             case s.Query():
-                return self._result(self._reader.rows(statement))
+                return self._answer(Kept(statement))
             case s.CreateStream() | s.CreateTable() | s.CreateView() | s.CreateSample():
                 return self._defined(self._definer.create(statement))
             case s.CreateTableAs():
@@ -402,13 +427,13 @@ class Database:
         return target_of(self.catalog, name, position)
 
     def _result(self, rows: pa.Table, *, whole: bool = False) -> Result:
-        def frame(table: pa.Table) -> DataFrame:
-            # By position: an answer may have two columns of one name, a Parquet file for Spark may not.
-            named = table.rename_columns([f"c{i}" for i in range(table.num_columns)])
-            read = self._runtime.spark.read.parquet(str(query.publish(self._runtime, named)))
-            return read.toDF(*table.column_names)
+        return Result(rows, whole=whole, spark=self._frame)
 
-        return Result(rows, whole=whole, spark=frame)
+    def _frame(self, table: pa.Table) -> DataFrame:
+        # By position: an answer may have two columns of one name, a Parquet file for Spark may not.
+        named = table.rename_columns([f"c{i}" for i in range(table.num_columns)])
+        read = self._runtime.spark.read.parquet(str(query.publish(self._runtime, named)))
+        return read.toDF(*table.column_names)
 
     def _done(self, message: str) -> Result:
         return Result(pa.table({}), message=message)
@@ -428,3 +453,6 @@ class Database:
             up_to_date = partial(bring_up_to_date, views=list(self._views.values()))
             self._runtime.store.commit(up_to_date, label="states of an earlier Headrace")
         self._runtime.writer_version = self.catalog.version
+        for stream in self.catalog.of_kind(Stream):
+            if isinstance(stream, Stream) and stream.buffer is not None:
+                self._runtime.rings.open(stream)

@@ -22,10 +22,12 @@ from headrace.plan.nodes import Node, Scan, walk_plan
 from headrace.plan.pipelines import SplitPlan
 from headrace.runtime import Runtime
 from headrace.sample.kept import KeptSample, Samples
+from headrace.settings import memory_bytes
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
 from headrace.store import Snapshot, Transaction, writing
 from headrace.stream.intake import stream_count
+from headrace.stream.ring.layout import Layout
 from headrace.types import MAP_HINT, VOID, Field, Schema, arrow_schema
 from headrace.view import retention
 from headrace.view.compiled import (
@@ -58,7 +60,7 @@ class Definer:
                 return self._create_sample(statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
-                relation = Stream(statement.name, statement.columns)
+                relation = _stream(statement)
             elif statement.files is not None:
                 return self._create_over_files(statement, statement.files)
             else:
@@ -72,6 +74,8 @@ class Definer:
                     tx.create_relation(tables.tail_of(relation.name), arrow_schema(relation.columns))
 
             self._define(self._runtime.catalog.with_relation(relation), relation, work)
+            if isinstance(relation, Stream) and relation.buffer is not None:
+                self._runtime.rings.open(relation)
             return f"{kind_of(relation)} {relation.name} created"
 
     def exists(self, statement: s.Create) -> bool:
@@ -164,6 +168,8 @@ class Definer:
         self._commit(catalog, work, f"DROP {relations[-1].name}")
         for relation in relations:
             self._samples.forget(relation.name)
+            if isinstance(relation, Stream):
+                self._runtime.rings.drop(relation.name)
         for view in views:
             del self._views[view.name.lower()]
             self._forget(view)
@@ -355,6 +361,21 @@ class Definer:
             raise
         settled()
         self._runtime.catalog = catalog
+
+
+def _stream(statement: s.CreateStream) -> Stream:
+    buffer = statement.buffer
+    if buffer is not None:
+        size = Layout.of(statement.columns, buffer.capacity).bytes
+        if size > memory_bytes():
+            raise SqlError(
+                "STREAM_CAPACITY_TOO_LARGE",
+                f"a buffer of {buffer.capacity:,} rows of stream {statement.name} takes {size:,} bytes, "
+                "more than this machine has",
+                position=statement.position,
+                hint="give a smaller capacity",
+            )
+    return Stream(statement.name, statement.columns, buffer)
 
 
 def columns_of(plan: Node, table: str, at: Position) -> Schema:

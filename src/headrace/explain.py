@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace import query, tables
+from headrace.ad_hoc import reads_of_streams
 from headrace.catalog import Relation, Sample, Stream, Table, View, kind_of
 from headrace.definition import columns_of
 from headrace.engine.places import Place
 from headrace.engine.plan_sql import why_not_native
 from headrace.errors import NotYetSupported
 from headrace.loading import target_of
-from headrace.plan.nodes import Node, tables_in, views_in
+from headrace.plan.nodes import Node, streams_in, tables_in, views_in
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.render import render
+from headrace.plan.window import split_window, streams_out
 from headrace.sql import statements as s
 from headrace.sql.options import span_text
+from headrace.stream.ring.home import terms_of
 from headrace.types import ddl
 from headrace.view.compiled import static_relation
 from headrace.view.retention import late_count
@@ -33,7 +36,10 @@ def explain(db: Database, statement: s.Statement) -> pa.Table:
     """The plan as text, one row a line; nothing is changed."""
     if isinstance(statement, s.Query):
         plan = db.plan(statement)
-        lines = [f"Query, by {_place(db, plan)}", *_indented(plan)]
+        if streams_in(plan):
+            lines = _explain_window(db, split_window(plan))
+        else:
+            lines = [f"Query, by {_place(db, plan)}", *_indented(plan)]
     elif isinstance(statement, s.CreateView):
         db.catalog.require_free(statement.name, statement.position)
         lines = _explain_view(db, statement)
@@ -88,6 +94,32 @@ def _explain_view(db: Database, statement: s.CreateView) -> list[str]:
     return lines
 
 
+def _explain_window(db: Database, plan: SplitPlan) -> list[str]:
+    """A query over streams: what it does before, while and after rows come."""
+    lines = []
+    for stream, columns, oldest in reads_of_streams(db.runtime.catalog, plan):
+        terms = terms_of(stream)
+        start = "the oldest buffered row" if oldest else "the newest row"
+        ends = f"ends after {span_text(round(terms.timeout * 1e6))} without a row"
+        lines.append(f"Query over stream {stream.name}, from {start} on; {ends}")
+        lines.append(f"  reads {', '.join(columns)} of a buffer of {counted(terms.capacity, 'row')}")
+    for static in plan.statics:
+        read = ", ".join(sorted(tables_in(static.plan) | views_in(static.plan)))
+        lines += [f"At its start: build side {static.name} of {read}, by {_place(db, static.plan)}"]
+        lines += _indented(static.plan)
+    kinds = {s.name: s.kind for s in plan.states}
+    for pipeline in plan.streams:
+        reason = why_not_native(pipeline.plan, zone=db.runtime.settings.time_zone)
+        where = "native" if reason is None else f"Spark SQL: {reason}"
+        what = f"As rows of {pipeline.stream} come, on the probe side" if pipeline.stream else "At its start"
+        kept = "rows" if kinds[pipeline.state] == "rows" else "state rows"
+        out = "the answer" if streams_out(plan) else pipeline.state
+        lines += [f"{what}: {kept} for {out}, by {where}", *_indented(pipeline.plan)]
+    if not streams_out(plan):
+        lines += [f"When the window ends: merge, then by {_place(db, plan.upper)}", *_indented(plan.upper)]
+    return lines
+
+
 def _place(db: Database, plan: Node) -> str:
     choice = query.place_of(db.runtime, plan)
     return choice.place.value if choice.place is Place.NATIVE else f"{choice.place.value}: {choice.reason}"
@@ -117,6 +149,17 @@ def show(db: Database, what: str) -> pa.Table:
             readers = [", ".join(v.name for v in db.catalog.dependents(r.name)) for r in found]
             columns["columns"] = pa.array([len(r.columns) for r in found], pa.int32())
             columns["read_by"] = pa.array(readers, pa.string())
+            rings = [db.runtime.rings.find(r) for r in found if isinstance(r, Stream)]
+            used = [ring.usage() if ring is not None else None for ring in rings]
+            lags = [max((lag for _, lag in u.readers), default=0) if u else None for u in used]
+            columns["capacity"] = pa.array([terms_of(r).capacity for r in found if isinstance(r, Stream)], pa.int64())
+            columns["head"] = pa.array([u.head if u else None for u in used], pa.int64())
+            columns["readers"] = pa.array([len(u.readers) if u else 0 for u in used], pa.int32())
+            columns["lag"] = pa.array(lags, pa.int64())
+            columns["blocked_seconds"] = pa.array([u.blocked_seconds if u else None for u in used], pa.float64())
+            columns["overruns"] = pa.array([u.overruns if u else None for u in used], pa.int64())
+            columns["lost_rows"] = pa.array([u.lost if u else None for u in used], pa.int64())
+            columns["text_bytes"] = pa.array([u.text_bytes if u else None for u in used], pa.int64())
         elif kind is Table:
             counts: list[int | None] = []
             for table in found:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader, stream_count
 from headrace.stream.parquet import first_bad_value, parquet_source
+from headrace.stream.ring import Ring
+from headrace.stream.ring.book import Overflow
 from headrace.stream.rows import to_arrow
 from headrace.types import Field, Schema, arrow_schema
 from headrace.view import retention
@@ -153,6 +155,10 @@ class Loader:
         given = Files(tuple(files), "parquet", None, stream.columns, sum(f.stat().st_size for f in files))
         return self._into_stream(stream, given, f"{batch.source} into {stream.name}", batch=batch)
 
+    def take_rows(self, stream: Stream, rows: pa.Table) -> Loaded:
+        """Insert rows that queries of the stream have already."""
+        return self._into_stream(stream, Rows(rows), f"INSERT INTO {stream.name}", deliver=False)
+
     def _committed(self, batch: Batch | None) -> bool:
         if batch is None:
             return False
@@ -197,6 +203,8 @@ class Loader:
                 )
         else:
             options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
+            if options.header:
+                options = replace(options, skipped=tuple(f.name for f in target.columns if f not in schema))
         files = Files(tuple(paths), format, options, schema, sum(p.stat().st_size for p in paths))
         if isinstance(target, Table):
             return Loaded(self._copy_table(target, files))
@@ -256,7 +264,10 @@ class Loader:
         label: str,
         progress: Progress | None = None,
         batch: Batch | None = None,
+        *,
+        deliver: bool = True,
     ) -> Loaded:
+        delivered = not deliver
         for attempt in itertools.count():
             # Definitions that change all the time must not starve an insert: after a few times they wait.
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
@@ -265,10 +276,12 @@ class Loader:
                 pipelines = self._pipelines(stream, catalog)
                 try:
                     samples = self._samples.of(stream, catalog)
-                    rows, states = self._intake.state_rows(stream, pipelines, given, progress, samples)
-                    if rows == 0:
-                        return Loaded(0)
-                    late = self._commit(catalog.version, _Arrival(stream, rows, states, batch), label)
+                    with self._buffering(stream, given, done=delivered) as ring:
+                        rows, states = self._intake.state_rows(stream, pipelines, given, progress, ring, samples)
+                        delivered = True
+                        if rows == 0:
+                            return Loaded(0)
+                        late = self._commit(catalog.version, _Arrival(stream, rows, states, batch), label)
                     if late is None:
                         return Loaded(0)
                     break
@@ -278,11 +291,43 @@ class Loader:
                     # A view dropped meanwhile takes its build sides along; what it could not do is no error.
                     if self._runtime.writer_version == catalog.version:
                         raise
+                    delivered = not deliver
                     self._await_catalog(catalog.version)
+        if isinstance(given, Rows) and deliver:
+            ring = self._runtime.rings.wanted(stream)
+            if ring is not None and ring.terms.overflow is not Overflow.ERROR:
+                _write(ring, given.table)
         appended = {state: sum(t.num_rows for t in added) for state, added in states.items()}
         self._compaction.after(appended)
         self._samples.after(appended)
         return Loaded(rows, late)
+
+    @contextmanager
+    def _buffering(self, stream: Stream, given: Input, *, done: bool) -> Iterator[Ring | None]:
+        """The ring that rows of this input go to as they are read, if somebody wants them; ``done`` if they did.
+
+        Rows of a program go there when they are committed, in one piece. Files may be longer than the ring: their
+        rows go there while they are read. If the statement fails after all, the queries that saw its rows fail too.
+        So do rows of a program where a full ring is an error, for then nothing may be committed.
+        """
+        ring = None if done else self._runtime.rings.wanted(stream)
+        if ring is None:
+            yield None
+            return
+        if isinstance(given, Rows) and ring.terms.overflow is not Overflow.ERROR:
+            yield None
+            return
+        since = ring.end
+        try:
+            if isinstance(given, Rows):
+                _write(ring, given.table)
+            yield None if isinstance(given, Rows) else ring
+        except StaleCatalog:
+            raise  # the same rows are run again: they are there already
+        except BaseException:
+            if ring.end > since:
+                ring.book.roll_back(since, ring.end)
+            raise
 
     def _commit(self, version: int, given: _Arrival, label: str) -> dict[str, int] | None:
         """Commit an insert's state rows as one epoch; returns how many rows were too late, by view.
@@ -316,6 +361,14 @@ class Loader:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)
+
+
+def _write(ring: Ring, rows: pa.Table) -> None:
+    try:
+        ring.write(rows)
+    except ExecutionError as error:
+        if error.condition != "STREAM_CLOSED":  # the last query that read it has ended
+            raise
 
 
 def _is_frame(data: Any) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from headrace import query
+from headrace.ad_hoc import AdHocQuery
 from headrace.catalog import Catalog, Table
 from headrace.engine.spark import Relation, leaf
 from headrace.errors import HeadraceError, NotYetSupported
@@ -22,7 +23,9 @@ from headrace.file_tables import refresh
 from headrace.inside import Inside
 from headrace.loading import target_of
 from headrace.plan.nodes import Node, streams_in
+from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
+from headrace.plan.window import split_window
 from headrace.runtime import Runtime
 from headrace.sample.drawing import DRAWN, Drawing, lifted, rows_of
 from headrace.sample.kept import Samples
@@ -62,6 +65,8 @@ class _Planned:
     """All continuous views of that version: those it reads may read others."""
     by_state: _ByState | None
     """Over the one view's state instead of its answer, where that is less work."""
+    window: SplitPlan | None = None
+    """How it is cut, if it reads streams themselves."""
     drawings: tuple[Drawing, ...] = ()
     """Rows to be drawn at random first, at each run."""
 
@@ -97,8 +102,13 @@ class Reader:
         answers: Answers,
         samples: Samples,
         inside: Inside,
+        in_use: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._runtime = runtime
+        self._in_use = in_use
+        self._running: set[AdHocQuery] = set()
+        """Queries over streams whose windows have not ended."""
+        self._numbers = itertools.count(1)
         self._views = views
         self._answers = answers
         self._samples = samples
@@ -146,13 +156,53 @@ class Reader:
         else:
             target = target_of(self._catalog, statement.name, statement.position)
             plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
-        for name in sorted(streams_in(plan)):
-            raise bare_stream(name)
         return plan
 
     def rows(self, asked: Kept | s.Query | s.Insert) -> pa.Table:
-        """The rows of a query, or those an INSERT stores."""
-        return self._rows_at(asked if isinstance(asked, Kept) else Kept(asked))[1]
+        """The rows of a query, or those an INSERT stores; a query of streams is waited for."""
+        kept = asked if isinstance(asked, Kept) else Kept(asked)
+        query_ = self.ad_hoc(kept)
+        if query_ is not None:
+            query_.wait()
+            return query_.answer()
+        return self._rows_at(kept)[1]
+
+    def ad_hoc(self, kept: Kept) -> AdHocQuery | None:
+        """The query, begun, if it reads streams themselves."""
+        version = self._catalog.version
+        planned = kept.under(version) or self._plan_anew(version, kept)
+        if planned.window is None:
+            return None
+        query_ = AdHocQuery(self._runtime, planned.window, next(self._numbers), self._rows_of, self._finished)
+        self._running.add(query_)
+        try:
+            return query_.start(self._in_use, self._running.discard)
+        except BaseException:
+            self._running.discard(query_)
+            raise
+
+    def cancel_all(self) -> None:
+        """End the queries over streams that still run."""
+        for running in list(self._running):
+            running.cancel()
+        for running in list(self._running):
+            running.wait(1)
+
+    def _rows_of(self, plan: Node) -> pa.Table:
+        """The rows of a plan that reads no stream, as of now."""
+        return self._finished(plan, {})
+
+    def _finished(self, plan: Node, states: Mapping[tuple[str, str], pa.Table]) -> pa.Table:
+        """The rows of a plan over these states and whatever else it reads, as of now."""
+        prepared = query.Prepared(self._runtime, plan)
+        everything = dict(self._views)
+        views = {scan.relation: everything.get(scan.relation.lower()) for scan in prepared.scans}
+        planned = _Planned(self._catalog.version, prepared, views, everything, None)
+        refresh(self._runtime, self._file_tables(planned))
+        for attempt in itertools.count():
+            with self._runtime.store.read() as snapshot, suppress(query.Again):
+                return self._run_over(snapshot, planned, patient=attempt >= _HASTY_ATTEMPTS, states=states)
+        raise AssertionError("never ends without an answer")
 
     def whole(self, name: str) -> tuple[int, pa.Table]:
         """The newest epoch, and all rows of a relation in it."""
@@ -196,6 +246,9 @@ class Reader:
         plan, drawings = lifted(self._runtime, self.plan(statement))
         whole = query.Prepared(self._runtime, plan)
         everything = dict(self._views)
+        if streams_in(whole.plan) or any(streams_in(d.child.plan) for d in drawings):
+            _refuse_samples(whole, drawings)
+            return _Planned(version, whole, {}, everything, None, split_window(whole.plan))
         scans = [scan for part in (whole, *(d.child for d in drawings)) for scan in part.scans]
         views = {scan.relation: everything.get(scan.relation.lower()) for scan in scans if scan.kind == "view"}
         by_state = None
@@ -203,7 +256,7 @@ class Reader:
             view, over = found
             lookup = lookup_of(over, {state.name: state for state in view.plan.states})
             by_state = _ByState(view, query.Prepared(self._runtime, over), lookup)
-        return _Planned(version, whole, views, everything, by_state, drawings)
+        return _Planned(version, whole, views, everything, by_state, drawings=drawings)
 
     def _file_tables(self, planned: _Planned) -> list[Table]:
         """The tables over files a query reads, by itself or through continuous views."""
@@ -217,7 +270,14 @@ class Reader:
         found = [self._catalog.find(name) for name in sorted(names)]
         return [t for t in found if isinstance(t, Table) and t.files is not None]
 
-    def _run_over(self, snapshot: Snapshot, planned: _Planned, *, patient: bool) -> pa.Table:
+    def _run_over(
+        self,
+        snapshot: Snapshot,
+        planned: _Planned,
+        *,
+        patient: bool,
+        states: Mapping[tuple[str, str], pa.Table] | None = None,
+    ) -> pa.Table:
         everything, by_state = planned.everything, planned.by_state
         if by_state is not None and by_state.lookup is not None:
             rows = self._answers.find(snapshot, by_state.view, by_state.lookup, patient=patient)
@@ -227,7 +287,7 @@ class Reader:
             with self._answers.lock(by_state.view.name):
                 leaves = self._answers.states(snapshot, by_state.view, patient=patient)
                 return query.run(self._runtime, snapshot, by_state.over, leaves)
-        arrow: dict[Relation, pa.Table] = {}
+        arrow: dict[Relation, pa.Table] = dict(states or {})
         for drawing in planned.drawings:
             self._read_leaves(snapshot, planned, drawing.child, arrow, patient)
             leaves = query.Leaves(arrow, {})
@@ -256,9 +316,10 @@ class Reader:
                 arrow[leaf(scan)] = self._answers.rows(snapshot, view, planned.everything, patient=patient)
 
 
-def bare_stream(name: str) -> NotYetSupported:
-    """The answer to a query of a stream itself."""
-    return NotYetSupported(
-        f"SELECT from the bare stream {name}",
-        hint="a stream keeps no rows; CREATE VIEW over it with a GROUP BY, then SELECT from the view",
-    )
+def _refuse_samples(whole: query.Prepared, drawings: Sequence[Drawing]) -> None:
+    """A query of a stream itself runs while rows come: what it draws, or reads of a sample, would be of no one time."""
+    if drawings or any(scan.kind == "sample" for scan in whole.scans):
+        raise NotYetSupported(
+            "a sample in a query of a stream itself",
+            hint="keep a sample of the stream, CREATE SAMPLE s OF stream SIZE n, and query that",
+        )

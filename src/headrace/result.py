@@ -36,11 +36,19 @@ class Result:
         whole: bool = False,
         spark: Callable[[pa.Table], DataFrame] | None = None,
     ) -> None:
-        self._table = table
+        self._given = table
         self._whole = whole
         self._spark = spark
         self.message = message
         """What the statement did, for statements that have no rows to show."""
+
+    @property
+    def _table(self) -> pa.Table:
+        return self._given
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow batches."""
+        return iter(self._table.to_batches())
 
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table."""

@@ -15,6 +15,7 @@ from headrace.engine.session import Session
 from headrace.engine.worker import Worker
 from headrace.settings import Settings
 from headrace.store import Store
+from headrace.stream.ring.home import Rings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +29,7 @@ class Runtime:
     settings: Settings
     session: Session
     worker: Worker
+    rings: Rings
     catalog: Catalog = field(default_factory=Catalog)
     tables_lock: threading.RLock = field(default_factory=threading.RLock)
     """Held by whoever changes a table or a definition: a view being made must see tables stand still."""

@@ -59,6 +59,8 @@ class Settings:
     commits that wait together. none: a killed process, but a power cut may take back the last of them."""
     group_ms: int = 10
     """How long the writer may go on gathering commits for one sync while more keep coming; nobody waits alone."""
+    remote_rings: bool = False
+    """Spark tasks read rings through their owner even on its own host (for tests)."""
     accept_state: bool = False
     """Open a directory that lost acknowledged epochs, and go on from what is left."""
 
@@ -97,3 +99,8 @@ class Settings:
 def cores() -> int:
     """The processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -316,7 +316,7 @@ def test_not_yet_supported_names_what_is_missing(text: str, missing: str) -> Non
 @pytest.mark.parametrize(
     "text",
     [
-        "CREATE STREAM s (a INT) WITH (x = 1)",
+        "CREATE STREAM s (a INT) COMMENT 'x'",
         "CREATE VIEW v COMMENT 'x' AS SELECT 1",
     ],
 )

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace.errors import ExecutionError, HeadraceError
@@ -97,35 +98,43 @@ class Session:
             return self._beside(_started)
 
     def _start(self) -> SparkSession:
-        _require_java()
-        from pyspark.sql import SparkSession
-
-        # PySpark logs a refused query with its JVM stack trace; Headrace raises a named error instead.
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
-
-        # Workers must be this Python, or they miss pyarrow and duckdb; loopback, because the driver and
-        # its workers are on this machine and a laptop's own address may change or be firewalled.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = SparkSession.builder.appName("headrace")
         own = {
-            "spark.master": "local[*]",
             "spark.driver.memory": self._settings.driver_memory,
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "OFF",
             "spark.sql.shuffle.partitions": "4",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.sql.catalogImplementation": "in-memory",
             "spark.python.worker.reuse": "true",
             **self._pinned(),
         }
-        for key, value in own.items():
-            builder = builder.config(key, value)
-        with _quiet_stderr():
-            return builder.getOrCreate()
+        return start_spark(own)
+
+
+def start_spark(settings: Mapping[str, str]) -> SparkSession:
+    """Start Spark on this machine, quietly, unless ``settings`` say otherwise."""
+    _require_java()
+    from pyspark.sql import SparkSession
+
+    # PySpark logs a refused query with its JVM stack trace; Headrace raises a named error instead.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+
+    # Workers must be this Python, or they miss pyarrow and duckdb; loopback, because the driver and
+    # its workers are on this machine and a laptop's own address may change or be firewalled.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    own = {
+        "spark.master": "local[*]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        **settings,
+    }
+    builder = SparkSession.builder.appName("headrace")
+    for key, value in own.items():
+        builder = builder.config(key, value)
+    with _quiet_stderr():
+        return builder.getOrCreate()
 
 
 def spark_context(spark: SparkSession) -> SparkContext | None:
@@ -136,6 +145,11 @@ def spark_context(spark: SparkSession) -> SparkContext | None:
         return spark.sparkContext
     except PySparkException:
         return None
+
+
+def driver_host(spark: SparkSession) -> str:
+    """The name executors reach this process by."""
+    return spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
 
 
 class _quiet_stderr:

@@ -76,7 +76,7 @@ def run_slices(
 
     def task(indexes: Iterable[int]) -> Iterator[Found]:
         for index in indexes:
-            yield from _guarded(index, partial(_reduce, work, slices[index], watch.reporter(index), index))
+            yield from guarded(index, partial(_reduce, work, slices[index], watch.reporter(index), index))
 
     with watch:
         return _gather(partial(run_each, spark, len(slices), task))
@@ -111,6 +111,7 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
             for chunk in chunked(batches):
                 total += chunk.num_rows
                 worker.feed(feeders, chunk)
+                worker.deliver(work, chunk)
                 for state, rows in worker.partials(work, chunk).items():
                     found[state].append(rows)
             yield "rows", "", str(total).encode()
@@ -120,7 +121,7 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
             for state, rows in worker.drawn(feeders).items():
                 yield "state", state, to_bytes(rows)
 
-        yield from _to_arrow(_guarded(0, run))
+        yield from _to_arrow(guarded(0, run))
 
     return _gather(lambda: _collect(frame.mapInArrow(task, _schema())))
 
@@ -144,7 +145,7 @@ def _task_number() -> int:
     return context.partitionId()
 
 
-def _guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[Found]:
+def guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[Found]:
     """A task's results, or its failure as a result."""
     try:
         results = list(run())

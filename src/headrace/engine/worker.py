@@ -27,7 +27,7 @@ from headrace.engine.columns import Unfoldable
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.grouping import Grouped
 from headrace.engine.plan_sql import literal_native, quote_native
-from headrace.errors import HeadraceError, StoreError
+from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.native import native_query
 from headrace.sample.feeding import Feed, Feeder, TooManyGroups
 from headrace.sample.limits import too_many_groups
@@ -37,6 +37,7 @@ from headrace.stream.arrow_file import ArrowSlice, read_arrow
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, read_text
 from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source, select_items
+from headrace.stream.ring import Ring
 from headrace.types import Schema
 
 Slice = files.Slice | ArrowSlice
@@ -53,6 +54,9 @@ _MASKS = 64
 """So many masks in a batch that is hardly grouped mean that the masks are what keeps its rows apart."""
 CHUNK_ROWS = 262_144
 """Rows handed to DuckDB at once: enough to hide the cost of a query, few enough to bound memory."""
+
+RING_ROWS = 65_536
+"""Rows put into a ring at once: queries should have them soon."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ class Work:
     """Groupings that do several pipelines' work at once."""
     grouped: tuple[Grouped, ...] = ()
     """Groupings of a small batch by compiled loops; those over the same columns stand together."""
+    ring: Path | None = None
+    """The stream's ring, if its rows are to go there too."""
     feeds: tuple[Feed, ...] = ()
     """Kept samples that draw from the input."""
 
@@ -146,6 +152,7 @@ class Worker:
         self._failed: set[str] = set()
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
+        self._ring: Ring | None = None
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -337,6 +344,20 @@ class Worker:
                 found |= feeder.states(cursor)
         return found
 
+    def deliver(self, work: Work, rows: pa.Table) -> None:
+        """Put rows into the stream's ring, if it is wanted there."""
+        if work.ring is None:
+            return
+        try:
+            with self._lock:
+                if self._ring is None or self._ring.folder != work.ring:
+                    self._ring = Ring.open(work.ring)
+                ring = self._ring
+            ring.write(rows, wait=False)
+        except ExecutionError as error:
+            if error.condition != "STREAM_CLOSED":  # the last query that read it has ended
+                raise
+
     def read(
         self,
         work: Work,
@@ -348,6 +369,52 @@ class Worker:
 
         ``progress`` is told how much of the slice is done, in bytes of text or rows of anything else.
         """
+        if work.ring is None:
+            yield from self._read(work, piece_of, progress, feeders)
+            return
+        # Rows in a ring cannot be taken back: if a pipeline cannot do its work natively, the rest of the slice is
+        # still delivered, and only the pipelines run again.
+        cannot: PipelineCannot | None = None
+        for rows in self._rows(work, piece_of, progress):
+            self.deliver(work, rows)
+            try:
+                found = {}
+                if cannot is None:
+                    whole = with_nulls(rows, work.missing)
+                    self.feed(feeders, whole)
+                    found = self.partials(work, whole)
+            except PipelineCannot as failure:
+                cannot, found = failure, {}
+            yield rows.num_rows, found
+        if cannot is not None:
+            raise cannot
+
+    def _rows(self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None) -> Iterator[pa.Table]:
+        """A slice's rows, chunk by chunk."""
+        self.load(work.statics)
+        if isinstance(piece_of, ArrowSlice):
+            yield from chunked(read_arrow(piece_of, work.columns), RING_ROWS)
+        elif isinstance(piece_of, TextSlice):
+            batches = read_text(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
+            yield from chunked(batches, RING_ROWS)
+        else:
+            for piece in piece_of.pieces:
+                source = parquet_source(piece, work.schema, work.columns)
+                try:
+                    with self.cursor() as cursor:
+                        reader = cursor.sql(f"SELECT * FROM {source}").to_arrow_reader(RING_ROWS)
+                        for batch in reader:
+                            yield pa.Table.from_batches([batch])
+                except duckdb.Error as error:
+                    raise first_bad_value(piece, work.schema, work.columns) or from_duckdb(error) from None
+
+    def _read(
+        self,
+        work: Work,
+        piece_of: Slice,
+        progress: Callable[[int], None] | None,
+        feeders: Sequence[Feeder],
+    ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         done = 0
 
         def advance(rows: int) -> int:

@@ -108,6 +108,8 @@ class Scan(Node):
     scanned: tuple[Column, ...]
     key: tuple[str, ...] = ()
     """The fields no two rows of the relation share, if it has a primary key."""
+    oldest: bool = False
+    """Of a stream: whether it is read from the oldest row that is still buffered, not from the newest."""
 
     @staticmethod
     def of(kind: ScanKind, relation: str, schema: Schema, key: tuple[str, ...] = ()) -> Scan:

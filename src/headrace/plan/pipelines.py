@@ -13,7 +13,7 @@ from headrace.plan.exprs import Agg, Column
 from headrace.plan.nodes import Node, Scan
 from headrace.types import Field, Schema
 
-StateKind = Choice["groups", "distinct", "multiset"]
+StateKind = Choice["groups", "distinct", "multiset", "rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class State:
 
     ``groups``: one row a group with partial aggregates. ``distinct``: the distinct
     argument values of each group. ``multiset``: those values with multiplicities,
-    for aggregates that have no fixed-size state.
+    for aggregates that have no fixed-size state. ``rows``: rows as they came, for an ad hoc query.
     """
 
     name: str
@@ -43,6 +43,8 @@ class State:
     def merged(self) -> Node:
         """The plan that merges this state's stored rows into one row a key."""
         rows = Scan.of("rows", self.name, self.schema)
+        if self.kind == "rows":
+            return rows
         by_name = {c.name: c for c in rows.output}
         return merge(rows, [by_name[k.name] for k in self.keys], [(by_name[c.name], a) for c, a in self.partials])
 

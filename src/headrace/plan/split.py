@@ -46,10 +46,10 @@ def split(root: Node, retain: int | None = None) -> SplitPlan:
 
     ``retain`` is for how long groups are kept, in microseconds: then each grouping needs a key that is a time.
     """
-    return _Splitter(retain).run(root)
+    return Splitter(retain).run(root)
 
 
-class _Splitter:
+class Splitter:
     """One walk from the root: below a first grouping everything becomes pipelines."""
 
     def __init__(self, retain: int | None) -> None:
@@ -62,10 +62,13 @@ class _Splitter:
         self._families: dict[int, _Family] = {}
 
     def run(self, root: Node) -> SplitPlan:
-        check(root)
+        self._check(root)
         self._families = _families(root)
         upper = self._upper(root)
         return SplitPlan(tuple(self.states), tuple(self.streams), tuple(self.statics), upper, self._retain)
+
+    def _check(self, root: Node) -> None:
+        check(root)
 
     def _upper(self, node: Node) -> Node:
         if id(node) in self._cut:
@@ -81,7 +84,7 @@ class _Splitter:
         """Replace a first grouping by its finals over merged states."""
         family = self._families[id(node)]
         if family.pieces is None:
-            family.pieces = _pieces(self._materialise_statics(node.child))
+            family.pieces = pieces_of(self._materialise_statics(node.child))
             self._groups(family)
         assert family.groups is not None
         chosen = family.places(node)
@@ -285,7 +288,7 @@ class _Piece:
         return Aggregate(self.plan, outs, aggs)
 
 
-def _pieces(lower: Node) -> list[_Piece]:
+def pieces_of(lower: Node) -> list[_Piece]:
     """The branches of a grouping's input by stream, each stream once: one pipeline fills one state."""
     found: dict[str | None, list[Node]] = {}
     for piece in _branches(lower):

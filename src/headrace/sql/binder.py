@@ -252,8 +252,11 @@ class Binder:
         if isinstance(item, exp.Table):
             _only(item, _TABLE_PARTS | {"joins"}, "this clause of a relation")
             if alias is not None and not isinstance(alias.this, exp.Identifier | None):
-                raise NotYetSupported(
-                    f"{item.sql(Dialect)}: reading a stream from a position", position=position_of(item)
+                raise SqlError(
+                    "STREAM_POSITION_UNKNOWN",
+                    f"{item.sql(Dialect)}: no such place to read from",
+                    position=position_of(item),
+                    hint="write name@OLDEST for what is still buffered, or the name alone for what comes from now on",
                 )
             node = renaming(self._relation(item, ctes))
         elif isinstance(item, exp.Subquery):
@@ -289,8 +292,31 @@ class Binder:
             sample = self.catalog.get(table.name, Sample)
             return Scan.of("sample", sample.name, (*sample.columns, *COUNTS))
         if name not in self._scans:
-            self._scans[name] = self._scan(self.catalog.get(table.name, position=position_of(table)))
+            plain, _, place = table.name.partition("@")
+            relation = self.catalog.get(plain, position=position_of(table))
+            scan = self._scan(relation)
+            if place:
+                scan = self._placed(relation, scan, place, position_of(table))
+            self._scans[name] = scan
         return self._scans[name]
+
+    def _placed(self, relation: Relation, scan: Node, place: str, position: Position | None) -> Node:
+        """A stream read from a place of its buffer."""
+        if not isinstance(relation, Stream) or not isinstance(scan, Scan):
+            raise SqlError(
+                "POSITION_OF_NO_STREAM",
+                f"{relation.name}@{place.upper()}: {relation.name} is no stream",
+                position=position,
+                hint="only a stream is read from a position; leave it out",
+            )
+        if self.system is None:
+            raise SqlError(
+                "STREAM_POSITION_IN_VIEW",
+                f"{relation.name}@{place.upper()} in a view: a view reads what comes after it is made",
+                position=position,
+                hint="leave the position out",
+            )
+        return replace(scan, oldest=place == "oldest")
 
     def _scan(self, relation: Relation) -> Node:
         if isinstance(relation, View) and not relation.continuous:

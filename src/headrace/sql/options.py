@@ -1,4 +1,4 @@
-"""Options of CREATE VIEW: ``WITH (retain = '7 days')``.
+"""Options of CREATE VIEW and CREATE STREAM: ``WITH (retain = '7 days')``, ``WITH (capacity = 1000000)``.
 
 A length of time is days, hours, minutes, seconds: months and years are longer or shorter by turns.
 
@@ -12,10 +12,12 @@ from decimal import Decimal
 
 from sqlglot import exp
 
+from headrace.catalog import Buffer
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.literals import interval_literal, interval_text
 from headrace.sql.parsing import node_at
 
+_OVERFLOWS = ("block", "overwrite", "error")
 _UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000))
 
 
@@ -36,11 +38,64 @@ def retain_of(tree: exp.Expr, at: Position) -> int | None:
             )
         if found is not None:
             raise SqlError("VIEW_REPEATED_OPTION", "retain is given twice", position=position)
-        found = _span(option.args.get("value"), position)
+        found = _span("retain", "7 days", option.args.get("value"), position)
     return found
 
 
-def _span(value: exp.Expr | None, position: Position) -> int:
+def buffer_of(tree: exp.Expr, at: Position) -> Buffer | None:
+    """What a CREATE STREAM statement says of the stream's buffer, if it says anything."""
+    properties = tree.args.get("properties")
+    if properties is None:
+        return None
+    found: dict[str, int | str] = {}
+    for option in properties.expressions:
+        position, name = node_at(option) or at, option.name.lower()
+        if type(option) is not exp.Property:
+            raise NotYetSupported("COMMENT and other properties of a stream", position=position)
+        if name not in ("capacity", "timeout", "overflow", "patience"):
+            raise SqlError(
+                "STREAM_OPTION_UNKNOWN",
+                f"a stream has no option {option.name}",
+                position=position,
+                hint="it has capacity, timeout, overflow, patience: WITH (capacity = 1000000, timeout = '2 seconds')",
+            )
+        if name in found:
+            raise SqlError("STREAM_REPEATED_OPTION", f"{name} is given twice", position=position)
+        value = option.args.get("value")
+        if name == "capacity":
+            found[name] = _capacity(value, position)
+        elif name == "overflow":
+            found[name] = _overflow(value, position)
+        else:
+            found[name] = _span(name, "2 seconds", value, position)
+    return Buffer(**found)  # type: ignore[arg-type]
+
+
+def _capacity(value: exp.Expr | None, position: Position) -> int:
+    given = value.name if isinstance(value, exp.Literal) else ""
+    if not given.isdigit() or not 0 < int(given) < 1 << 62:
+        raise SqlError(
+            "INVALID_CAPACITY",
+            f"capacity is {value.sql() if value is not None else 'empty'}",
+            position=position,
+            hint="give how many rows are to be buffered, 1 or more: capacity = 1000000",
+        )
+    return int(given)
+
+
+def _overflow(value: exp.Expr | None, position: Position) -> str:
+    given = value.name.lower() if value is not None else ""
+    if given not in _OVERFLOWS:
+        raise SqlError(
+            "INVALID_OVERFLOW",
+            f"overflow is {value.sql() if value is not None else 'empty'}",
+            position=position,
+            hint="it is 'block', 'overwrite' or 'error'",
+        )
+    return given
+
+
+def _span(name: str, example: str, value: exp.Expr | None, position: Position) -> int:
     length = None
     if isinstance(value, exp.Interval):
         length = interval_literal(value)
@@ -48,10 +103,10 @@ def _span(value: exp.Expr | None, position: Position) -> int:
         length = interval_text(value.name)
     if length is None or length.type.name != "interval_time" or length.value <= 0:
         raise SqlError(
-            "INVALID_RETAIN",
-            f"retain is {value.sql() if value is not None else 'empty'}",
+            f"INVALID_{name.upper()}",
+            f"{name} is {value.sql() if value is not None else 'empty'}",
             position=position,
-            hint="give a length of time in days, hours, minutes or seconds: retain = '7 days'",
+            hint=f"give a length of time in days, hours, minutes or seconds: {name} = '{example}'",
         )
     return int(length.value)
 

@@ -77,7 +77,7 @@ def _open_comment(text: str) -> int:
 def parse_tree(text: str) -> exp.Expr:
     """sqlglot's tree of one statement."""
     try:
-        trees = Dialect().parser().parse(_functions_named_window(tokens(text)), text)
+        trees = Dialect().parser().parse(_functions_named_window(_positions(tokens(text))), text)
         tree = trees[0] if len(trees) == 1 else None
     except ParseError as e:
         error = e.errors[0] if e.errors else {}
@@ -93,6 +93,24 @@ def parse_tree(text: str) -> exp.Expr:
     if tree is None or isinstance(tree, exp.Command):
         raise SqlError("PARSE_SYNTAX_ERROR", "this statement is not understood", position=Position(1, 1))
     return tree
+
+
+def _positions(found: list[Token]) -> list[Token]:
+    """``posts@OLDEST`` as the one name it is: sqlglot would read a parameter, and no alias after it."""
+    kept: list[Token] = []
+    skip = 0
+    for at, token in enumerate(found):
+        if skip:
+            skip -= 1
+            continue
+        mark, where = (found[at + 1], found[at + 2]) if at + 2 < len(found) else (token, token)
+        if mark.token_type == TokenType.PARAMETER and where.text.upper() in ("OLDEST", "NEWEST"):
+            name = f"{token.text}@{where.text.lower()}"
+            kept.append(Token(TokenType.IDENTIFIER, name, token.line, token.col, token.start, token.end, []))
+            skip = 2
+        else:
+            kept.append(token)
+    return kept
 
 
 def _functions_named_window(found: list[Token]) -> list[Token]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from headrace.catalog import FileSource
+from headrace.catalog import Buffer, FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.columns import declaration, definition
 from headrace.sql.copy_options import copy_options
 from headrace.sql.cursor import Cursor
 from headrace.sql.files_clause import files_clause, using_at
-from headrace.sql.options import retain_of
+from headrace.sql.options import buffer_of, retain_of
 from headrace.sql.parsing import blank, node_at, parse_tree, place, relation_name, tokens
 from headrace.types import Schema
 
@@ -29,6 +29,8 @@ class CreateStream:
     columns: Schema
     if_not_exists: bool
     position: Position
+    buffer: Buffer | None = None
+    """``WITH (capacity = …, timeout = …, overflow = …, patience = …)``."""
 
 
 @dataclass(frozen=True)
@@ -352,8 +354,10 @@ class _Reader(Cursor):
                 position=node_at(found.key_tree),
                 hint="a stream keeps no rows to check against; leave the key out",
             )
-        self.refuse_options(tree, "WITH (…) and other options of a stream")
-        return CreateStream(found.name, found.columns, bool(tree.args.get("exists")), self.position_of_name(tree))
+        position = self.position_of_name(tree)
+        return CreateStream(
+            found.name, found.columns, bool(tree.args.get("exists")), position, buffer_of(tree, position)
+        )
 
     def create_table(self) -> CreateTable | CreateTableAs:
         using = using_at(self)

@@ -27,7 +27,8 @@ def is_system(table: exp.Table) -> bool:
 
 def name_of(item: exp.Expr) -> str:
     """The name a FROM item's columns are qualified by; a function's is its own."""
-    return item.alias_or_name or (item.this.name if isinstance(item, exp.Table) else "")
+    name = item.alias_or_name or (item.this.name if isinstance(item, exp.Table) else "")
+    return name if item.alias else name.partition("@")[0]
 
 
 def system_scan(table: exp.Table, system: System | None) -> Scan:

@@ -17,7 +17,7 @@ The dialect is ours, written down in docs/copy.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,8 @@ class CsvOptions:
     delimiter: str = ","
     quote: str = '"'
     null: str = ""
+    skipped: tuple[str, ...] = field(default=(), repr=False)
+    """Columns of the target a header may name beside those that COPY lists: they are passed over."""
 
     def __post_init__(self) -> None:
         for name, text in (("delimiter", self.delimiter), ("quote", self.quote)):
@@ -142,7 +144,7 @@ def layout(path: Path, options: CsvOptions, schema: Schema) -> CsvFile:
     if options.header and start < data.size:
         end = options.quoting.next_record(data, start, start + 1, limit=1)
         found = _header_names(path, data[start:end].tobytes(), options)
-        names = _match_names(path, found, schema)
+        names = _match_names(path, found, schema, options.skipped)
         start = end
     return CsvFile(path, start, int(data.size), names)
 
@@ -174,9 +176,9 @@ def _header_names(path: Path, record: bytes, options: CsvOptions) -> list[str]:
         raise DataError("CSV_INVALID_UTF8", f"the header of {path} cannot be read: {error}") from error
 
 
-def _match_names(path: Path, found: list[str], schema: Schema) -> tuple[str, ...]:
+def _match_names(path: Path, found: list[str], schema: Schema, skipped: tuple[str, ...]) -> tuple[str, ...]:
     """The schema's spelling of the names found; all of them, each once, in any order and case."""
-    by_name = {f.name.lower(): f.name for f in schema}
+    by_name = {n.lower(): n for n in (*(f.name for f in schema), *skipped)}
     names = [by_name.get(n.lower()) for n in found]
     expected = "its columns are " + ", ".join(f.name for f in schema)
     if unknown := [n for n, known in zip(found, names, strict=True) if known is None]:

@@ -24,11 +24,13 @@ from headrace.engine.worker import PipelineCannot, Slice, Work
 from headrace.frames import in_columns
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
+from headrace.sample.feeding import Feed
 from headrace.sample.kept import Sampling
 from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
 from headrace.stream.csv import CsvOptions, QuotedNewline
 from headrace.stream.files import TextSlice, plan_slices
+from headrace.stream.ring import Ring
 from headrace.types import Schema, arrow_schema, quote
 from headrace.view.compiled import InsertPipeline
 from headrace.view.sharing import Sharing
@@ -52,9 +54,11 @@ class StaleCatalog(Exception):
 
 @dataclass(frozen=True)
 class Rows:
-    """Arrow rows in this process."""
+    """Arrow rows in this process; text may be views into a ring's buffers."""
 
     table: pa.Table
+    bytes: int = -1
+    """How large they are; -1 for as large as Arrow says."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +106,21 @@ class Intake:
         pipelines: Sequence[InsertPipeline],
         given: Input,
         progress: tasks.Progress | None = None,
+        ring: Ring | None = None,
         samples: Sequence[Sampling] = (),
     ) -> tuple[int, StateRows]:
-        """How many rows came, and the state rows they leave for each pipeline and each kept sample."""
+        """How many rows came, and the state rows they leave for each pipeline and each kept sample.
+
+        With a ``ring``, rows of files and DataFrames go there as they are read.
+        """
         forced: set[str] = set()
         while True:
             try:
-                return self._state_rows(stream, pipelines, samples, given, forced, progress)
+                return self._state_rows(stream, pipelines, samples, given, forced, progress, ring)
             except PipelineCannot as cannot:
                 # Some value of this input is Spark's business: that pipeline runs by Spark SQL this time.
                 forced.add(cannot.state)
+                ring = None  # all rows are there
 
     def _state_rows(
         self,
@@ -121,6 +130,7 @@ class Intake:
         given: Input,
         forced: set[str],
         progress: tasks.Progress | None,
+        ring: Ring | None,
     ) -> tuple[int, StateRows]:
         settings = self._runtime.settings
         choices: dict[str, Choice] = {}
@@ -138,20 +148,10 @@ class Intake:
         feeds = tuple(s.feed for s in samples if places[s.state] is not Place.SPARK)
         drawn_by_spark = [s for s in samples if places[s.state] is Place.SPARK]
         held = given.schema if isinstance(given, Files) else stream.columns
-        read = {c for p in native for c in p.columns} | {c for f in feeds for c in f.columns}
-        work = Work(
-            tuple(p.native for p in native if p.native is not None),
-            tuple({build.name: build for p in native for build in p.builds.values()}.values()),
-            held,
-            _needed(read, held),
-            given.options if isinstance(given, Files) else None,
-            settings.time_zone,
-            tuple(f for f in stream.columns if f.name in read and f not in held),
-            *self._sharing.of(stream, native),
-            feeds=feeds,
-        )
+        options = given.options if isinstance(given, Files) else None
+        work = self.work_of(stream, native, held, options, ring, feeds)
         total, states = 0, dict[str, list[pa.Table]]()
-        if native or feeds or not (by_spark or drawn_by_spark):
+        if native or feeds or not (by_spark or drawn_by_spark) or ring is not None:
             large = size >= settings.task_bytes and settings.engine in ("auto", "tasks")
             in_tasks = Place.TASKS in places.values() or (large and not native and not feeds)
             total, states = self._native(work, given, in_tasks, progress)
@@ -165,12 +165,38 @@ class Intake:
         self.ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
 
+    def work_of(
+        self,
+        stream: Stream,
+        native: Sequence[InsertPipeline],
+        held: Schema,
+        options: CsvOptions | None = None,
+        ring: Ring | None = None,
+        feeds: tuple[Feed, ...] = (),
+    ) -> Work:
+        """What a worker is told to turn input that holds these columns into the pipelines' state rows."""
+        read = {c for p in native for c in p.columns} | {c for f in feeds for c in f.columns}
+        buffered = {f.name for f in ring.layout.columns} if ring is not None else set()
+        return Work(
+            tuple(p.native for p in native if p.native is not None),
+            tuple({build.name: build for p in native for build in p.builds.values()}.values()),
+            held,
+            needed_columns(read | buffered, held),
+            options,
+            self._runtime.settings.time_zone,
+            tuple(f for f in stream.columns if f.name in read and f not in held),
+            *self._sharing.of(stream, native),
+            ring.folder if ring is not None else None,
+            feeds,
+        )
+
     # Native, here or in tasks
 
     def _native(
         self, work: Work, given: Input, in_tasks: bool, progress: tasks.Progress | None
     ) -> tuple[int, StateRows]:
         runtime = self._runtime
+        exact = work.ring is not None  # rows in a ring cannot be read again from other slices
         if isinstance(given, Frame):
             return tasks.run_frame(given.frame.select(*work.columns), work)
         if isinstance(given, Rows):
@@ -178,12 +204,14 @@ class Intake:
                 return given.table.num_rows, self._here(work, iter([given.table]))
             path = runtime.scratch_file(".arrow")
             try:
-                spool(path, given.table.to_batches(max_chunksize=65_536), given.table.schema)
-                return self._native(work, Spooled(path, given.table.nbytes), in_tasks, progress)
+                table = without_views(given.table)
+                spool(path, table.to_batches(max_chunksize=65_536), table.schema)
+                return self._native(work, Spooled(path, table.nbytes), in_tasks, progress)
             finally:
                 path.unlink(missing_ok=True)
         try:
-            return self._sliced(work, self._slices(work, given, in_tasks), in_tasks, progress)
+            slices = self._slices(work, given, in_tasks, quoted_newlines=exact)
+            return self._sliced(work, slices, in_tasks, progress)
         except QuotedNewline:
             again = self._slices(work, given, in_tasks, quoted_newlines=True)
             return self._sliced(work, again, in_tasks, progress)
@@ -251,7 +279,8 @@ class Intake:
         if isinstance(given, Frame):
             return given.frame, None
         if isinstance(given, Rows):
-            return frame_of_rows(spark, given.table, stream.columns), given.table.num_rows
+            read = tuple(f for f in stream.columns if f.name in given.table.column_names)
+            return frame_of_rows(spark, without_views(given.table), read), given.table.num_rows
         if isinstance(given, Spooled):
             with pa.memory_map(str(given.path)) as source:
                 table = pa.ipc.open_file(source).read_all()
@@ -293,7 +322,7 @@ class Intake:
             return tasks.run_frame(passed, Work((), (), (), feed.columns, None, zone, feeds=(feed,)))[1]
 
 
-def _needed(read: set[str], held: Schema) -> tuple[str, ...]:
+def needed_columns(read: set[str], held: Schema) -> tuple[str, ...]:
     """The columns to take from the input; at least one, so that there are rows to count."""
     names = tuple(f.name for f in held if f.name in read)
     text = [f.name for f in held if f.type.name == "string"]
@@ -302,10 +331,16 @@ def _needed(read: set[str], held: Schema) -> tuple[str, ...]:
 
 def _bytes(given: Input) -> int:
     if isinstance(given, Rows):
-        return int(given.table.nbytes)
+        return given.bytes if given.bytes >= 0 else int(given.table.nbytes)
     if isinstance(given, Files | Spooled):
         return given.bytes
     return 1 << 62  # a DataFrame's rows live in Spark: its tasks are the place for them
+
+
+def without_views(table: pa.Table) -> pa.Table:
+    """The same rows with text of their own."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return table.cast(pa.schema([(f.name, plain.get(f.type, f.type)) for f in table.schema]))
 
 
 def of_reader(runtime: Runtime, reader: pa.RecordBatchReader) -> tuple[Rows | Spooled, Callable[[], None]]:

@@ -1,0 +1,301 @@
+"""Queries of a stream while it is filled, beside batches over the same file (003 §4): Figures 5 and 6, Table 1.
+
+Headrace copies lineitem from CSV into a ring while a query reads it; Spark and Flink run the query as a batch over the
+file. All tables but lineitem are there before the clock starts, cached where the system can. A window's timeout is no
+work and is not counted (as in 003): the window is ended when the last row is in.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+import pyarrow.csv
+
+import headrace
+import headrace.ad_hoc
+from bench.measure import Note, Outcome, Refused, Timing, check_equal
+from bench.peers.flink import Flink
+from bench.tpch import LINEITEM, Data, ddl
+from headrace.database import Database
+from headrace.stream.ring import Ring
+from headrace.stream.ring.ring import Terms
+from headrace.types import Field, from_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TEXTS = Path(__file__).resolve().parent.parent / "tests" / "tpch.sql"
+NAMES = ("q1", "q3", "q4", "q6", "q7", "q9", "q10", "q12", "q14", "q15", "q19", "q20")
+"""The twelve of 003 §4.1: one scan of lineitem each."""
+Q6_COLUMNS = ("l_quantity", "l_extendedprice", "l_discount", "l_shipdate")
+CAPACITY = 1 << 18
+HEADRACE, SPARK, FLINK = "Headrace", "Spark batch", "Flink batch"
+
+TABLES: dict[str, str] = {
+    "orders": "o_orderkey BIGINT, o_custkey BIGINT, o_orderstatus STRING, o_totalprice DECIMAL(15,2), "
+    "o_orderdate DATE, o_orderpriority STRING, o_clerk STRING, o_shippriority INT, o_comment STRING",
+    "customer": "c_custkey BIGINT, c_name STRING, c_address STRING, c_nationkey BIGINT, c_phone STRING, "
+    "c_acctbal DECIMAL(15,2), c_mktsegment STRING, c_comment STRING",
+    "supplier": "s_suppkey BIGINT, s_name STRING, s_address STRING, s_nationkey BIGINT, s_phone STRING, "
+    "s_acctbal DECIMAL(15,2), s_comment STRING",
+    "part": "p_partkey BIGINT, p_name STRING, p_mfgr STRING, p_brand STRING, p_type STRING, p_size INT, "
+    "p_container STRING, p_retailprice DECIMAL(15,2), p_comment STRING",
+    "partsupp": "ps_partkey BIGINT, ps_suppkey BIGINT, ps_availqty INT, ps_supplycost DECIMAL(15,2), ps_comment STRING",
+    "nation": "n_nationkey BIGINT, n_name STRING, n_regionkey BIGINT, n_comment STRING",
+}
+KEYS = {
+    "orders": "o_orderkey",
+    "customer": "c_custkey",
+    "supplier": "s_suppkey",
+    "part": "p_partkey",
+    "partsupp": "ps_partkey, ps_suppkey",
+    "nation": "n_nationkey",
+}
+
+
+def queries() -> dict[str, str]:
+    """The texts, the same for every system.
+
+    >>> list(queries())[:3]
+    ['q1', 'q3', 'q4']
+    """
+    found = dict(re.findall(r"^-- (q\d+)\n([^;]*);", TEXTS.read_text(encoding="utf-8"), re.MULTILINE))
+    return {name: found[name] for name in NAMES}
+
+
+@dataclass(slots=True)
+class RingResult:
+    """What was measured, in seconds unless it says otherwise."""
+
+    rows: int
+    arrow_per_second: float = 0.0
+    """Tuples of all columns a processor second, from Arrow into the ring."""
+    ingest: dict[str, Timing] = field(default_factory=dict)
+    """By system: all columns of the CSV file, typed, into the ring or to nowhere."""
+    count: dict[str, Timing] = field(default_factory=dict)
+    """By system: ``count(*)`` over the file, which 003 takes for ingest."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    four: dict[str, float] = field(default_factory=dict)
+    """How many times as fast with Q6's columns alone: insert and Q6, of the same file and of one that has no others."""
+
+    def overhead(self, name: str) -> float:
+        """What a query costs on top of ingest, as a share of it."""
+        return self.outcomes[name].timings[HEADRACE].median / self.ingest[HEADRACE].median - 1
+
+
+def tables_of(data: Data) -> Path:
+    """All tables but lineitem, whole, as CSV with header."""
+    directory = data.directory / "whole-csv"
+    if not directory.exists():
+        unfinished = directory.with_name("whole-csv.unfinished")
+        unfinished.mkdir(parents=True, exist_ok=True)
+        data._generate("csv", ",".join(TABLES), unfinished)
+        unfinished.rename(directory)
+    return directory
+
+
+def four_columns(data: Data) -> Path:
+    """A file with Q6's columns alone."""
+    file = data.directory / "four" / "lineitem.csv"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        texts = dict.fromkeys(Q6_COLUMNS, pa.string())
+        options = pa.csv.ConvertOptions(include_columns=list(Q6_COLUMNS), column_types=texts)
+        table = pa.csv.read_csv(data.lineitem("csv"), convert_options=options)
+        pa.csv.write_csv(table, file, pa.csv.WriteOptions(quoting_style="none"))
+    return file
+
+
+def run(spark: SparkSession, python: Path | None, data: Data, runs: int, note: Note) -> RingResult:
+    """All of it, side by side; every answer is checked."""
+    file = data.lineitem("csv")
+    with headrace.connect(engine="native") as db:
+        _load(db, data)
+        result = RingResult(_rows(file))
+        result.arrow_per_second = arrow_ingest(file, note)
+        _spark_tables(spark, data)
+        peer = Flink(python, mode="batch") if python else None
+        try:
+            _ingest(db, spark, peer, data, runs, result, note)
+            _queries(db, spark, peer, data, runs, result, note)
+        finally:
+            if peer is not None:
+                peer.__exit__(None, None, None)
+        result.four = _four(db, data, runs, note)
+    return result
+
+
+def arrow_ingest(file: Path, note: Note) -> float:
+    """Tuples of all 16 columns put into a ring by one thread, a second of its processor."""
+    fields = tuple(Field(name, from_spark(type.lower())) for name, type in LINEITEM.items())
+    types = {f.name: f.type.arrow for f in fields}
+    rows = pa.csv.open_csv(file, convert_options=pa.csv.ConvertOptions(column_types=types)).read_next_batch()
+    table = pa.Table.from_batches([rows] * max(1, 2_000_000 // rows.num_rows))
+    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    ring = Ring.create(folder / "ring", "lineitem", fields, Terms(CAPACITY, 1.0))
+    try:
+        best = 0.0
+        for _ in range(4):
+            start = time.thread_time()
+            ring.write(table)
+            best = max(best, table.num_rows / (time.thread_time() - start))
+        note(f"ring: {best / 1e6:.1f} M tuples of 16 columns a processor second from Arrow")
+        return best
+    finally:
+        ring.destroy()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _load(db: Database, data: Data) -> None:
+    db.sql(f"CREATE STREAM lineitem ({ddl(LINEITEM)}) WITH (capacity = {CAPACITY}, timeout = '60 seconds')")
+    for name, columns in TABLES.items():
+        db.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY ({KEYS[name]}))")
+        db.copy(name, tables_of(data) / f"{name}.csv", header=True)
+
+
+def _spark_tables(spark: SparkSession, data: Data) -> None:
+    for name, columns in TABLES.items():
+        frame = spark.read.schema(columns).option("header", "true").csv(str(tables_of(data) / f"{name}.csv")).cache()
+        frame.count()
+        frame.createOrReplaceTempView(name)
+    frame = spark.read.schema(ddl(LINEITEM)).option("header", "true").csv(str(data.lineitem("csv")))
+    frame.createOrReplaceTempView("lineitem")
+
+
+def _rows(file: Path) -> int:
+    with file.open("rb") as source:
+        return sum(block.count(b"\n") for block in iter(lambda: source.read(1 << 24), b"")) - 1
+
+
+def _timed(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _times(runs: int, run: Callable[[], object]) -> Timing:
+    run()
+    return Timing(tuple(_timed(run) for _ in range(runs)))
+
+
+def _ingest(
+    db: Database, spark: SparkSession, peer: Flink | None, data: Data, runs: int, result: RingResult, note: Note
+) -> None:
+    file = data.lineitem("csv")
+    result.ingest[HEADRACE] = _times(runs, lambda: db.copy("lineitem", file, header=True))
+    to_nowhere = spark.table("lineitem").write.format("noop").mode("overwrite")
+    result.ingest[SPARK] = _times(runs, to_nowhere.save)
+    result.count[SPARK] = _times(runs, lambda: spark.sql("SELECT count(*) FROM lineitem").collect())
+    if peer is not None:
+        answer = _flink(peer, data, "SELECT count(*) AS n FROM lineitem")
+        answer()
+        result.count[FLINK] = Timing(tuple(answer()[0] for _ in range(runs)))
+    for name, timing in result.ingest.items():
+        note(f"ring: ingest of all columns, {name}: {timing.median:.2f} s")
+
+
+def _flink(peer: Flink, data: Data, sql: str) -> Callable[[], tuple[float, pa.Table]]:
+    tables = {name: [columns, str(_bare(data, name).resolve()), None] for name, columns in TABLES.items()}
+    tables["lineitem"] = [ddl(LINEITEM), str(data.bare("lineitem").resolve()), None]
+    return lambda: peer.ask_tables(tables, sql)
+
+
+def _bare(data: Data, name: str) -> Path:
+    """A table in a directory of its own, without header, as Flink reads it."""
+    directory = data.directory / f"whole-bare-{name}"
+    if not directory.exists():
+        directory.mkdir(parents=True)
+        text = (tables_of(data) / f"{name}.csv").read_bytes().partition(b"\n")[2]
+        (directory / f"{name}.csv").write_bytes(text)
+    return directory
+
+
+def _queries(
+    db: Database, spark: SparkSession, peer: Flink | None, data: Data, runs: int, result: RingResult, note: Note
+) -> None:
+    file = data.lineitem("csv")
+
+    def mine(sql: str) -> tuple[float, pa.Table]:
+        start = time.perf_counter()
+        running = db.sql(sql)
+        db.copy("lineitem", file, header=True)
+        answer = cast(headrace.ad_hoc.RunningResult, running).finish().arrow()
+        return time.perf_counter() - start, answer
+
+    def by_spark(sql: str) -> tuple[float, pa.Table]:
+        start = time.perf_counter()
+        answer = spark.sql(sql).toArrow()
+        return time.perf_counter() - start, answer
+
+    for name, sql in queries().items():
+        systems: dict[str, Callable[[], tuple[float, pa.Table]]] = {
+            HEADRACE: lambda sql=sql: mine(sql),  # type: ignore[misc]
+            SPARK: lambda sql=sql: by_spark(sql),  # type: ignore[misc]
+        }
+        if peer is not None:
+            systems[FLINK] = _flink(peer, data, sql)
+        seconds: dict[str, list[float]] = {system: [] for system in systems}
+        refusals: dict[str, str] = {}
+        for turn in range(-1, runs):
+            answers: list[tuple[str, pa.Table]] = []
+            for system, ask in systems.items():
+                if system in refusals:
+                    continue
+                try:
+                    elapsed, answer = ask()
+                except Refused as refusal:
+                    refusals[system] = str(refusal)
+                    note(f"ring: {name}, {system}: refused: {refusal}")
+                    continue
+                answers.append((system, answer))
+                if turn >= 0:
+                    seconds[system].append(elapsed)
+                note(f"ring: {name}, {'warm-up' if turn < 0 else f'run {turn + 1}'}, {system}: {elapsed:.2f} s")
+            check_equal(name, answers)
+        result.outcomes[name] = Outcome({system: Timing(tuple(s)) for system, s in seconds.items() if s}, refusals)
+
+
+def _four(db: Database, data: Data, runs: int, note: Note) -> dict[str, float]:
+    """Q6 with the columns it needs alone: how many times as fast as with all sixteen."""
+    q6 = queries()["q6"]
+    types = ", ".join(f"{c} {LINEITEM[c]}" for c in Q6_COLUMNS)
+    db.sql(f"CREATE STREAM four ({types}) WITH (capacity = {CAPACITY}, timeout = '60 seconds')")
+    columns = ", ".join(Q6_COLUMNS)
+    copies = {
+        "all columns": ("lineitem", f"COPY lineitem FROM '{data.lineitem('csv')}' WITH (header true)"),
+        "same file": ("lineitem", f"COPY lineitem ({columns}) FROM '{data.lineitem('csv')}' WITH (header true)"),
+        "file of four": ("four", f"COPY four FROM '{four_columns(data)}' WITH (header true)"),
+    }
+    insert: dict[str, float] = {}
+    query: dict[str, float] = {}
+    for what, (stream, copy) in copies.items():
+
+        def ask(stream: str = stream, copy: str = copy) -> None:
+            running = db.sql(q6.replace("FROM lineitem", f"FROM {stream}"))
+            db.sql(copy)
+            cast(headrace.ad_hoc.RunningResult, running).finish().arrow()
+
+        insert[what] = _times(runs, lambda copy=copy: db.sql(copy)).median  # type: ignore[misc]
+        query[what] = _times(runs, ask).median
+        note(f"ring: {what}: insert {insert[what]:.2f} s, Q6 {query[what]:.2f} s")
+    return {
+        f"{kind}, {what}": times["all columns"] / times[what]
+        for what in ("same file", "file of four")
+        for kind, times in (("insert", insert), ("Q6", query))
+    }
+
+
+def throughput(outcomes: Mapping[str, Outcome], system: str, reference: str) -> float | None:
+    """How many times as many queries an hour over those that both ran."""
+    both = [o.timings for o in outcomes.values() if system in o.timings and reference in o.timings]
+    if not both:
+        return None
+    return sum(t[reference].median for t in both) / sum(t[system].median for t in both)

@@ -1,0 +1,484 @@
+"""Ad hoc queries over streams: a query reads while others insert, and answers when the stream pauses (003 §3.4).
+
+Each stream of a query has a thread that picks ranges of its ring and copies them out, so that inserts need not wait for
+the query's own work. The query's thread takes whatever has been picked meanwhile as one batch and runs it up to the
+first breaker, as an insert does for a view: the slower the work, the larger the batches. What is left is merged and
+finished when all windows have ended.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.catalog import Catalog, Stream, View
+from headrace.engine.ring_tasks import RingShare, run_scan
+from headrace.engine.session import driver_host
+from headrace.engine.worker import PARTIALS, conform
+from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
+from headrace.parquet_files import write_parquet
+from headrace.plan.nodes import Node, Scan, walk_plan
+from headrace.plan.pipelines import SplitPlan
+from headrace.plan.window import rows_wanted, streams_out
+from headrace.result import Result
+from headrace.runtime import Runtime
+from headrace.stream.intake import Intake, Rows, needed_columns
+from headrace.stream.ring import Scan as RingScan
+from headrace.stream.ring.layout import WORKERS, SlotKind
+from headrace.stream.ring.scan import WindowOver
+from headrace.types import arrow_schema
+from headrace.view.compiled import ContinuousView, InsertPipeline, statics_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_BACKLOG = 128 << 20
+"""Bytes that may be picked and not yet worked on, or worked on and not yet taken: then the ring fills up."""
+_FULL_BATCH, _LINGER = 1 << 18, 0.2
+"""Rows that are worked on at once without waiting for more, and the seconds to wait for so many where nobody waits for
+rows before the window ends."""
+_MERGE_ROWS = 1 << 20
+"""State rows that are merged before more are added."""
+
+
+class LostRows(UserWarning):
+    """Rows of a stream are in no answer because the process that inserted them died."""
+
+
+class _Feed:
+    """One stream of a query: its reader, and what was picked and not yet worked on."""
+
+    def __init__(self, stream: Stream, pipelines: Sequence[InsertPipeline], scan: RingScan, *, by_tasks: bool) -> None:
+        self.by_tasks = by_tasks
+        """Whether Spark tasks pick: then this process picks only what they leave for too long."""
+        self.stream = stream
+        self.pipelines = pipelines
+        self.scan = scan
+        self.picked: list[pa.RecordBatch] = []
+        self.bytes = 0
+        self.over = False
+        self.tasks_over = not by_tasks
+        self.by_task: dict[str, list[pa.Table]] = {}
+        """State rows that Spark tasks left."""
+        self.failure: BaseException | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.over and self.tasks_over
+
+    @property
+    def is_full(self) -> bool:
+        return bool(sum(b.num_rows for b in self.picked) >= _FULL_BATCH)
+
+    def run(self, changed: threading.Condition) -> None:
+        """Pick until the window ends; each range is worked on by the query's own thread."""
+        try:
+            while True:
+                if self.by_tasks and not self._left_alone():
+                    return
+                batch = self.scan.next(wait=0.1)
+                if batch is None:
+                    if self.over:
+                        return
+                    continue
+                with changed:
+                    self.picked.append(batch)
+                    self.bytes += self._bytes(batch.num_rows)
+                    changed.notify_all()
+                    changed.wait_for(lambda: self.bytes < _BACKLOG or self.over)
+                    if self.over:
+                        return
+        except WindowOver:
+            pass
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            with changed:
+                self.over = True
+                changed.notify_all()
+
+    def _left_alone(self) -> bool:
+        """Wait until tuples pile up that no task picks; False if the window ends before.
+
+        Tasks that insert may have all of Spark's slots, and wait until somebody makes room in the ring.
+        """
+        since, at = time.monotonic(), self.scan.position
+        while not self.over and not self.scan.is_over:
+            time.sleep(0.01)
+            if self.scan.position != at or self.scan.lag < self.scan.ring.terms.capacity // 2:
+                since, at = time.monotonic(), self.scan.position
+            elif time.monotonic() - since > 0.25:
+                return True
+        return False
+
+    def take(self) -> Rows | None:
+        """What was picked since the last time."""
+        if not self.picked:
+            return None
+        rows = Rows(pa.Table.from_batches(self.picked), self.bytes)
+        self.picked, self.bytes = [], 0
+        return rows
+
+    def _bytes(self, rows: int) -> int:
+        # Not Arrow's own number: it counts the buffer that text is viewed in as a whole.
+        return rows * self.scan.ring.layout.row_bytes
+
+
+class AdHocQuery:
+    """A query over streams, from when it begins to read until it has answered."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        plan: SplitPlan,
+        number: int,
+        rows_of: Callable[[Node], pa.Table],
+        finish: Callable[[Node, Mapping[tuple[str, str], pa.Table]], pa.Table],
+    ) -> None:
+        self._runtime = runtime
+        self._plan = plan
+        self._rows_of = rows_of
+        self._finish = finish
+        self._name = f"query {number}"
+        self._changed = threading.Condition()
+        self._states: dict[str, list[pa.Table]] = {s.name: [] for s in plan.states}
+        self._feeds: list[_Feed] = []
+        self._scans: list[RingScan] = []
+        self._files: dict[str, Path] = {}
+        self._out: deque[pa.Table] = deque()
+        self._out_bytes = 0
+        self._streams_out = streams_out(plan)
+        self._wanted = rows_wanted(plan)
+        self._schema = pa.schema([pa.field(c.name, c.type.arrow) for c in plan.upper.output])
+        self._answer: pa.Table | None = None
+        self._failure: BaseException | None = None
+        self._done = threading.Event()
+        self._stopped = False
+        self.lost = 0
+        """Rows of the window that were lost with the processes that inserted them."""
+
+    # Running
+
+    def start(self, in_use: Callable[[], Any], ended: Callable[[AdHocQuery], None]) -> AdHocQuery:
+        """Begin to read now; the rest happens in threads of the query's own."""
+        try:
+            for stream, columns, oldest in reads_of_streams(self._runtime.catalog, self._plan):
+                ring = self._runtime.rings.open(stream)
+                self._scans.append(RingScan.start(ring, columns, oldest=oldest))
+        except BaseException:
+            self._let_go()
+            raise
+
+        def run() -> None:
+            try:
+                with in_use():
+                    self._run()
+            except BaseException as failure:
+                self._failure = failure
+            finally:
+                self._let_go()
+                with self._changed:
+                    self._done.set()
+                    self._changed.notify_all()
+                ended(self)
+
+        threading.Thread(target=run, name=f"headrace {self._name}", daemon=True).start()
+        return self
+
+    def _run(self) -> None:
+        view = self._compiled()
+        threads: list[threading.Thread] = []
+        try:
+            for scan in self._scans:
+                stream: Stream = self._runtime.catalog.get(scan.ring.stream, Stream)
+                pipelines = view.pipelines[stream.name.lower()]
+                self._feeds.append(_Feed(stream, pipelines, scan, by_tasks=self._by_tasks(pipelines)))
+            for pipeline in view.initial:
+                self._keep(view, pipeline.state, [self._rows_of(pipeline.plan)])
+            for feed in self._feeds:
+                threads.append(threading.Thread(target=feed.run, args=(self._changed,), daemon=True))
+                threads[-1].start()
+                if feed.by_tasks:
+                    threads.append(threading.Thread(target=self._scan_by_tasks, args=(feed,), daemon=True))
+                    threads[-1].start()
+            self._work(view)
+            for feed in self._feeds:
+                for state, tables in feed.by_task.items():
+                    self._keep(view, state, tables)
+            for feed in self._feeds:
+                self.lost += feed.scan.end()
+            if self.lost:
+                warnings.warn(
+                    f"{self.lost:,} rows that a process was inserting when it died are not in the answer",
+                    LostRows,
+                    stacklevel=2,
+                )
+            if not self._streams_out:
+                self._answer = self._finish(self._plan.upper, self._merged(view))
+        finally:
+            with self._changed:
+                for feed in self._feeds:
+                    feed.over = True
+                self._changed.notify_all()
+            for thread in threads:
+                thread.join()
+            self._runtime.worker.forget([s.name for s in view.statics.values()])
+            for file in self._files.values():
+                file.unlink(missing_ok=True)
+
+    def _by_tasks(self, pipelines: Sequence[InsertPipeline]) -> bool:
+        """Whether Spark tasks scan: where the setting says so, and the whole fragment is native."""
+        native = all(p.native is not None for p in pipelines)
+        return self._runtime.settings.engine == "tasks" and native and not self._streams_out
+
+    def _scan_by_tasks(self, feed: _Feed) -> None:
+        """Have Spark tasks pick and work until the window ends; one slot is left to those that insert."""
+        try:
+            runtime, scan = self._runtime, feed.scan
+            work = Intake(runtime).work_of(feed.stream, feed.pipelines, feed.stream.columns)
+            host = driver_host(runtime.spark)
+            server = runtime.rings.flights.on(host)
+            share = RingShare(
+                feed.stream.name,
+                scan.ring.folder,
+                scan.ticket,
+                tuple(scan.schema.names),
+                server.location,
+                server.secret,
+                runtime.settings.remote_rings,
+            )
+            tasks = max(1, min(runtime.session.parallelism() - 1, WORKERS - 1))
+            feed.by_task, left = run_scan(runtime.spark, work, share, tasks)
+            with self._changed:
+                for table in left:
+                    feed.picked += table.to_batches()
+                    self._changed.notify_all()
+        except BaseException as failure:
+            feed.failure = failure
+        finally:
+            with self._changed:
+                feed.tasks_over = True
+                self._changed.notify_all()
+
+    def _work(self, view: ContinuousView) -> None:
+        """Run what is picked up to the first breaker, until all windows have ended."""
+        intake = Intake(self._runtime)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: any(f.picked or f.is_over or f.failure for f in self._feeds))
+                # A run over few rows costs about as much as one over many: wait a moment for more.
+                linger = 0.0 if self._streams_out or self._wanted is not None else _LINGER
+                self._changed.wait_for(lambda: any(f.is_full or f.is_over for f in self._feeds), linger)
+                taken = [(feed, feed.take()) for feed in self._feeds]
+                failure = next((f.failure for f in self._feeds if f.failure is not None), None)
+                over = all(f.is_over for f in self._feeds)
+                self._changed.notify_all()
+            if failure is not None:
+                raise failure
+            worked = False
+            for feed, rows in taken:
+                if rows is not None:
+                    worked = True
+                    _, found = intake.state_rows(feed.stream, feed.pipelines, rows)
+                    for state, tables in found.items():
+                        self._keep(view, state, tables)
+            if over and not worked:
+                return
+            if not worked:
+                time.sleep(0.001)  # one window is over, another is not
+            if self._wanted is not None and sum(t.num_rows for t in self._states["w0"]) >= self._wanted:
+                self.finish()
+                return
+
+    def _keep(self, view: ContinuousView, relation: str, tables: Sequence[pa.Table]) -> None:
+        state = next(s for s in self._plan.states if view.relation(s) == relation)
+        if self._streams_out:
+            return self._give_out(tables)
+        held = self._states[state.name]
+        held += tables
+        if state.kind != "rows" and len(held) > 1 and sum(t.num_rows for t in held) > _MERGE_ROWS:
+            self._states[state.name] = [self._merge(view, state.name, held)]
+        return None
+
+    def _give_out(self, tables: Sequence[pa.Table]) -> None:
+        """Hand rows of the answer to whoever takes them, waiting while there are too many."""
+        with self._changed:
+            for table in tables:
+                self._out.append(conform(table, self._schema))
+                self._out_bytes += self._out[-1].nbytes
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._out_bytes < _BACKLOG or self._stopped)
+
+    def _merge(self, view: ContinuousView, name: str, tables: Sequence[pa.Table]) -> pa.Table:
+        state = self._plan.state(name)
+        schema = arrow_schema(state.schema)
+        rows = pa.concat_tables([schema.empty_table(), *tables])
+        if state.kind == "rows":
+            return rows
+        return conform(self._runtime.worker.query(view.merge_sql(state, PARTIALS), **{PARTIALS: rows}), schema)
+
+    def _merged(self, view: ContinuousView) -> dict[tuple[str, str], pa.Table]:
+        return {("state", name): self._merge(view, name, tables) for name, tables in self._states.items()}
+
+    def _compiled(self) -> ContinuousView:
+        """The query as a view of its own, its static build sides read now."""
+        for static in self._plan.statics:
+            rows = self._rows_of(static.plan).rename_columns([f.name for f in static.schema])
+            file = self._runtime.scratch_file(f"-{static.name}.parquet")
+            write_parquet(rows.combine_chunks(), file)
+            self._files[static.name] = file
+        view = View(self._name, (), "", True, ())
+        return ContinuousView(view, self._plan, statics_of(self._files), self._runtime.settings.time_zone)
+
+    def _let_go(self) -> None:
+        for scan in self._scans:
+            scan.give_up()
+            found = self._runtime.catalog.find(scan.ring.stream)
+            if isinstance(found, Stream):
+                self._runtime.rings.release(found)
+
+    # What the caller may ask
+
+    def finish(self) -> None:
+        """End the window now, with the rows that are there."""
+        for scan in self._scans:
+            with _ended():
+                scan.finish()
+
+    def cancel(self) -> None:
+        """End the query without an answer."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        for scan in self._scans:
+            with _ended():
+                scan.cancel()
+
+    @property
+    def is_running(self) -> bool:
+        return not self._done.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the query has answered or failed; an interrupt cancels it."""
+        try:
+            return self._done.wait(timeout)
+        except KeyboardInterrupt:
+            self.cancel()
+            raise
+
+    def answer(self) -> pa.Table:
+        """The rows of the answer, when there is one."""
+        if self._answer is None:
+            self._answer = pa.concat_tables([self._schema.empty_table(), *self._taken()])
+        return self._answer
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Rows of the answer as they come; those of a grouping come at the end."""
+        try:
+            for table in self._taken():
+                yield from table.to_batches()
+        except GeneratorExit:
+            self.cancel()
+            raise
+
+    def _taken(self) -> Iterator[pa.Table]:
+        while True:
+            try:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._out or self._done.is_set())
+                    table = self._out.popleft() if self._out else None
+                    self._out_bytes -= table.nbytes if table is not None else 0
+                    self._changed.notify_all()
+            except KeyboardInterrupt:
+                self.cancel()
+                raise
+            if table is not None:
+                yield table
+            elif self._failure is not None:
+                raise self._failure
+            else:
+                break
+        if self._answer is not None:
+            yield self._answer
+
+
+class RunningResult(Result):
+    """The answer of a query over streams. What needs the rows waits until the stream pauses.
+
+    :meth:`batches` gives rows as they come, :meth:`finish` ends the window now, :meth:`cancel` gives up.
+    """
+
+    def __init__(self, query: AdHocQuery, spark: Callable[[pa.Table], DataFrame]) -> None:
+        super().__init__(pa.table({}), spark=spark)
+        self._query = query
+
+    @property
+    def _table(self) -> pa.Table:
+        return self._query.answer()
+
+    @property
+    def lost(self) -> int:
+        """Rows that are in no answer because the process that inserted them died."""
+        return self._query.lost
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the query still reads."""
+        return self._query.is_running
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return self._query.batches()
+
+    def finish(self) -> RunningResult:
+        """End the window now: the answer is that of the rows which are there."""
+        self._query.finish()
+        return self
+
+    def cancel(self) -> None:
+        """End the query without an answer."""
+        self._query.cancel()
+
+
+class _ended:
+    """Lets a query that has ended meanwhile be."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> bool:
+        return isinstance(error, HeadraceError) and error.condition == "QUERY_ENDED"
+
+
+def reads_of_streams(catalog: Catalog, plan: SplitPlan) -> list[tuple[Stream, tuple[str, ...], bool]]:
+    """The streams of a query, the columns it reads of each, and whether it reads them from the oldest row on."""
+    columns: dict[str, set[str]] = {}
+    oldest: dict[str, bool] = {}
+    for pipeline in plan.streams:
+        for node in walk_plan(pipeline.plan):
+            if isinstance(node, Scan) and node.kind == "stream":
+                columns.setdefault(node.relation, set()).update(node.fields)
+                oldest[node.relation] = node.oldest
+    found = []
+    for name, read in columns.items():
+        stream: Stream = catalog.get(name, Stream)
+        held = tuple(f for f in stream.columns if SlotKind.of(f) is not None)
+        for field in stream.columns:
+            if field.name in read and field not in held:
+                raise NotYetSupported(
+                    f"column {field.name} of stream {name} in a query of the stream: its buffer holds no "
+                    f"{field.type.sql}",
+                    hint="leave the column out, or CREATE VIEW over the stream and query that",
+                )
+        if not held:
+            raise ExecutionError(
+                "STREAM_NOT_BUFFERED", f"stream {name} has no column its buffer holds", hint="query a view over it"
+            )
+        found.append((stream, needed_columns(read, held), oldest[name]))
+    return found

@@ -1,0 +1,132 @@
+"""A stream scanned by Spark tasks: each picks ranges of the shared ring itself until the window ends (003 §3.4.2).
+
+Spark plans partitions up front, so a task's partition is a *share* of a reader, not a range: the tasks of a query share
+one position. Each runs the native fragment over what it picks and returns merged state rows. On the owner's host a task
+maps the ring; elsewhere it asks the owner (``stream/ring/flight.py``).
+
+What was picked cannot be picked again. A task that runs a second time fails the query by name, and rows that a native
+pipeline cannot treat as Spark does are handed back to the caller instead of being lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.engine.failures import from_spark, restored
+from headrace.engine.tasks import Found, from_bytes, guarded, run_each, task_worker, to_bytes
+from headrace.engine.worker import CHUNK_ROWS, PipelineCannot, Work, with_nulls
+from headrace.errors import ExecutionError, HeadraceError
+from headrace.stream.ring import Ring, Scan
+from headrace.stream.ring.flight import plain_schema, remote_batches
+from headrace.stream.ring.scan import Ticket, WindowOver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class RingShare:
+    """What a task must know to scan a stream: where its ring is, which reader it belongs to, what it reads."""
+
+    stream: str
+    folder: Path
+    ticket: Ticket
+    columns: tuple[str, ...]
+    location: str
+    secret: str
+    remote: bool = False
+    """Whether to ask the owner even where the ring could be mapped (for tests)."""
+
+    def batches(self, worker: int, attempt: int) -> Iterator[pa.RecordBatch]:
+        """The ranges picked for one task until the window ends; the caller's own process is worker 0."""
+        if self.remote or not self.folder.exists():
+            if attempt:
+                raise retried(self.stream)
+            yield from remote_batches(self.location, self.secret, self.stream, self.ticket, self.columns, worker + 1)
+            return
+        scan = Scan(Ring.open(self.folder), self.ticket, self.columns, worker + 1)
+        if attempt and scan.has_picked:
+            raise retried(self.stream)
+        try:
+            while True:
+                batch = scan.next(wait=1.0)
+                if batch is not None:
+                    yield batch
+        except WindowOver:
+            return
+
+
+def retried(stream: str) -> ExecutionError:
+    return ExecutionError(
+        "STREAM_TASK_RETRIED",
+        f"Spark ran a task that reads stream {stream} again, and what it had read cannot be read twice",
+        hint="ask again; let speculation (spark.speculation) be off for queries of streams",
+    )
+
+
+def run_scan(
+    spark: SparkSession, work: Work, share: RingShare, count: int
+) -> tuple[dict[str, list[pa.Table]], list[pa.Table]]:
+    """Each state's rows as ``count`` tasks left them, and the input rows that need Spark SQL after all."""
+
+    def task(indexes: Iterable[int]) -> Iterator[Found]:
+        for index in indexes:
+            yield from guarded(index, partial(_scan, work, share, index))
+
+    try:
+        results = sorted(run_each(spark, count, task), key=itemgetter(0))
+    except HeadraceError:
+        raise
+    except Exception as error:
+        failure = from_spark(error)
+        raise ExecutionError(
+            "STREAM_TASK_FAILED",
+            f"a Spark task that read stream {share.stream} failed: {failure.message}",
+            hint="ask again: what it had read cannot be read twice",
+        ) from error
+    states: dict[str, list[pa.Table]] = {}
+    left: list[pa.Table] = []
+    for _, kind, name, payload in results:
+        if kind == "error":
+            raise restored(payload.decode())
+        if kind == "state":
+            states.setdefault(name, []).append(from_bytes(payload))
+        elif kind == "left":
+            left.append(from_bytes(payload))
+    return states, left
+
+
+def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, str, bytes]]:
+    worker = task_worker()
+    worker.keep_only(work.statics)
+    worker.load(work.statics)
+    found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
+    by_state = {p.state: p for p in work.pipelines}
+    for batch in share.batches(index, _attempt()):
+        rows = pa.Table.from_batches([batch])
+        try:
+            partials = worker.partials(work, with_nulls(rows, work.missing))
+        except PipelineCannot:
+            yield "left", "", to_bytes(rows.cast(plain_schema(rows.schema)))
+            continue
+        for state, table in partials.items():
+            found[state].append(table)
+            if sum(t.num_rows for t in found[state]) > 4 * CHUNK_ROWS:
+                found[state] = [worker.merge(by_state[state], found[state])]
+    for state, tables in found.items():
+        if tables:
+            yield "state", state, to_bytes(worker.merge(by_state[state], tables))
+
+
+def _attempt() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0

@@ -1,0 +1,134 @@
+"""Moving a running query: suspend, snapshot, resume elsewhere (004; 000 chapter 6; docs/move.md).
+
+* ``plan.py``: which finished work is still needed and where it goes, as pure functions over a tree.
+* ``spark_plans.py``, ``java_aid.py``: that tree of Spark's plan, and Spark's plan with state in it.
+* ``program.py``, ``planned.py``, ``inputs.py``: a query planned again elsewhere, under the same settings and inputs.
+* ``states.py``, ``files.py``, ``ticket.py``, ``claim.py``: state and all else in a folder, on any filesystem.
+* ``query.py``, ``progress.py``, ``advice.py``: the running query.
+
+This room alone uses the JVM handle of a classic session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.errors import HeadraceError, StoreError
+from headrace.move import states
+from headrace.move.claim import claim
+from headrace.move.inputs import Inputs, inputs_of
+from headrace.move.planned import Planned, plan, plan_differs
+from headrace.move.priority import enter
+from headrace.move.program import classic, of_json, program_of, session_for
+from headrace.move.query import Origin, RunningQuery
+from headrace.move.ticket import Ticket, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.move.files import Folder
+    from headrace.move.program import Builder, Program
+
+_TRIES = 8
+
+__all__ = ["RunningQuery", "Ticket", "resume", "run"]
+
+
+def run(
+    spark: SparkSession | DataFrame,
+    query: str | Builder | None = None,
+    *,
+    start: bool = True,
+    priority: str | None = None,
+    yield_to: str | None = None,
+) -> RunningQuery:
+    """Run a query so that it can be moved: SQL, a function from a session to a DataFrame, or a DataFrame.
+
+    SQL may be a script whose last statement is the query, and whose others make temporary views or settings. A query
+    that says ``yield_to="x"`` makes room for queries run with ``priority="x"``: it pauses, and goes on after them.
+    """
+    session: Any = getattr(spark, "sparkSession", spark)
+    classic(session)
+    program = program_of(spark if query is None else query)
+    running = RunningQuery(session, plan(program, session_for(session)))
+    if start:
+        running.start()
+    enter(running, priority, yield_to)
+    return running
+
+
+def resume(
+    spark: SparkSession,
+    ticket: str | Ticket,
+    *,
+    query: DataFrame | Builder | None = None,
+    keep: bool = False,
+    on_mismatch: Literal["error", "restart"] = "error",
+) -> RunningQuery:
+    """Go on with a suspended query, in any classic session of the same Spark version.
+
+    The ticket is used up when the query has finished, unless ``keep``. If its inputs have changed, its files are
+    damaged or the query is planned differently here, that is an error, or with ``on_mismatch="restart"`` the query
+    runs from the beginning. A DataFrame is given again as ``query``.
+    """
+    classic(spark)
+    if on_mismatch not in ("error", "restart"):
+        raise HeadraceError("USAGE", f"on_mismatch is {on_mismatch!r}", hint='it is "error" or "restart"')
+    folder, found = load(spark, ticket)
+    manifest = found.manifest
+    if manifest["kind"] != "query":
+        raise StoreError("NOT_A_TICKET", f"{folder.address} holds a database", hint="use headrace.open(ticket)")
+    program = of_json(manifest["query"], query)
+    held = claim(folder)
+    mismatch: HeadraceError | None = None
+    try:
+        planned = _planned(spark, found, program)
+        try:
+            planned = _with_state(spark, folder, found, planned)
+        except StoreError as error:
+            if on_mismatch == "error":
+                planned.release()
+                raise
+            mismatch = error
+    except BaseException:
+        held.release()
+        raise
+    origin = Origin(folder, found, held, keep)
+    running = RunningQuery(spark, planned, to=manifest["to"], origin=origin)
+    running.restarted = mismatch
+    return running.start()
+
+
+def _planned(spark: SparkSession, found: Ticket, program: Program) -> Planned:
+    """The query planned as it was. Spark orders some things by the ids it gives to columns: it may take some tries."""
+    cached = [tuple(path) for path in found.manifest["plan"]["cached"]]
+    for left in reversed(range(_TRIES)):
+        try:
+            planned = plan(program, session_for(spark, found.manifest["settings"]), cached)
+        except HeadraceError as error:
+            if error.hint is None:
+                error.hint = "make the temporary views and functions the query reads in this session first"
+            raise
+        if left == 0 or planned.root.identity == found.manifest["plan"]["identity"]:
+            break
+        planned.release()
+    return planned
+
+
+def _with_state(spark: SparkSession, folder: Folder, found: Ticket, planned: Planned) -> Planned:
+    """The plan with the ticket's state in it, once everything is as the ticket says."""
+    version = found.manifest["spark"]
+    if str(spark.version) != version:
+        raise StoreError(
+            "SPARK_VERSION_DIFFERS",
+            f"the query was suspended by Spark {version}, and this is {spark.version}",
+            hint=f'resume it with Spark {version}, or with on_mismatch="restart"',
+        )
+    Inputs.of_json(found.manifest["inputs"]).check(inputs_of(planned.reader, planned.root))
+    if planned.root.identity != found.manifest["plan"]["identity"]:
+        raise plan_differs("its operators are not those the ticket was written for")
+    held = found.states
+    states.check(folder, held)
+    io = states.io_session(spark)
+    rows = {state.pipeline: states.reader(io, folder, state) for state in held}
+    return planned.with_state(rows, {state.pipeline: state.types for state in held})

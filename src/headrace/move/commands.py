@@ -1,0 +1,293 @@
+"""``headrace run``, ``suspend``, ``resume``, ``tickets`` and ``vacate``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import typer
+
+from headrace.errors import HeadraceError, StoreError
+from headrace.move import runs
+from headrace.move.ticket import MANIFEST, STATE, USED, Ticket, opened
+from headrace.result import Result
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.move.query import RunningQuery
+
+SUSPENDED = 75
+"""Exit status of a query that was suspended: try again later (sysexits' EX_TEMPFAIL)."""
+
+TicketsOption = Annotated[Path, typer.Option("--tickets", "-t", help="Where tickets go.")]
+RowsOption = Annotated[int, typer.Option("--rows", "-n", min=0, help="Rows to print of the answer.")]
+ConfOption = Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, key=value; may be repeated.")]
+GraceOption = Annotated[str, typer.Option("--grace", help="How long stages in flight may take to finish: 120s, 2m.")]
+Reported = Callable[[], AbstractContextManager[None]]
+
+
+def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None], say: Callable[[str], None]) -> None:
+    """Add the commands to the command line."""
+
+    @app.command("run")
+    def _(
+        query: Annotated[str | None, typer.Argument(help="The query, perhaps after CREATE TEMPORARY VIEW.")] = None,
+        file: Annotated[Path | None, typer.Option("--file", "-f", help="A script whose last statement it is.")] = None,
+        to: Annotated[str | None, typer.Option("--to", help="Write the answer as Parquet instead.")] = None,
+        tickets: TicketsOption = Path("tickets"),
+        grace: GraceOption = "60s",
+        rows: RowsOption = 20,
+        conf: ConfOption = None,
+    ) -> None:
+        """Run a Spark SQL query that can be suspended: by headrace suspend, headrace vacate, or SIGTERM."""
+        with reported():
+            runs.seconds(grace)
+            text = _text(query, file)
+
+            def begin(spark: SparkSession) -> RunningQuery:
+                from headrace.move import run
+
+                running = run(spark, text)
+                return running.to_parquet(to) if to is not None else running
+
+            _attend(begin, text, tickets, grace, rows, conf, show, say)
+
+    @app.command("resume")
+    def _(
+        ticket: Annotated[str, typer.Argument(help="The ticket's folder or address.")],
+        keep: Annotated[bool, typer.Option(help="Keep the ticket for another time.")] = False,
+        restart: Annotated[bool, typer.Option(help="Run from the beginning if the ticket does not fit.")] = False,
+        tickets: TicketsOption = Path("tickets"),
+        grace: GraceOption = "60s",
+        rows: RowsOption = 20,
+        conf: ConfOption = None,
+    ) -> None:
+        """Go on with a suspended query."""
+        with reported():
+            runs.seconds(grace)
+
+            def begin(spark: SparkSession) -> RunningQuery:
+                from headrace.move import resume
+
+                running = resume(spark, ticket, keep=keep, on_mismatch="restart" if restart else "error")
+                if running.restarted is not None:
+                    say(f"started again: {running.restarted}")
+                return running
+
+            _attend(begin, f"resumed from {ticket}", tickets, grace, rows, conf, show, say)
+
+    @app.command("suspend")
+    def _(
+        id: Annotated[str, typer.Argument(help="The query, as headrace run says at its start.")],
+        give_up: Annotated[bool, typer.Option("--now", help="Give stages in flight up.")] = False,
+        grace: GraceOption = "60s",
+    ) -> None:
+        """Suspend a query that headrace run or resume has started on this machine."""
+        with reported():
+            print(runs.Run(id).suspend(runs.Order(not give_up, runs.seconds(grace))))
+
+    @app.command("tickets")
+    def _(
+        folder: Annotated[Path, typer.Argument(help="The folder tickets go to.")] = Path("tickets"),
+    ) -> None:
+        """What is suspended: state, size, age and query of each ticket."""
+        with reported():
+            show(listed(folder), 10_000)
+
+    @app.command("vacate")
+    def _(
+        grace: GraceOption = "120s",
+        wait: Annotated[bool, typer.Option("--wait", help="Stay, and do it at SIGTERM or the notice.")] = False,
+        notice: Annotated[str | None, typer.Option(help="A file or URL that appears when the machine must go.")] = None,
+    ) -> None:
+        """Suspend every query on this machine, before it is taken away."""
+        with reported():
+            within = runs.seconds(grace)
+            if wait or notice is not None:
+                _wait_for_notice(notice, say)
+            found = vacate(within)
+            for id, outcome in found.items():
+                print(f"{id}: {outcome}")
+            if not found:
+                say("no query runs here")
+            if any(isinstance(outcome, HeadraceError) for outcome in found.values()):
+                raise typer.Exit(1)
+
+
+def vacate(grace: float) -> dict[str, str | HeadraceError]:
+    """Suspend every query that runs here, side by side: the ticket of each, or why there is none."""
+    running = runs.living()
+
+    def one(run: runs.Run) -> str | HeadraceError:
+        try:
+            return run.suspend(runs.Order(True, grace), patience=max(10.0, grace / 2))
+        except HeadraceError as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, len(running))) as pool:
+        return dict(zip((run.id for run in running), pool.map(one, running), strict=True))
+
+
+def listed(folder: Path) -> Result:
+    """The tickets in a folder of this machine, newest first."""
+    import pyarrow as pa
+
+    if not folder.is_dir():
+        raise StoreError("PATH_NOT_FOUND", f"there is no folder {folder}", hint="headrace run --tickets says where")
+    found: list[tuple[float, dict[str, Any]]] = []
+    for each in sorted(folder.iterdir()):
+        if not each.is_dir() or not ((each / MANIFEST).exists() or (each / STATE).exists()):
+            continue
+        row: dict[str, Any] = {"ticket": str(each), "state": "not finished", "bytes": None, "done": None, "age": None}
+        row["query"] = None
+        made = 0.0
+        if (each / MANIFEST).exists():
+            try:
+                ticket = Ticket(str(each), opened((each / MANIFEST).read_text(), str(each)))
+                made = ticket.made_at.timestamp()
+                row |= {
+                    "state": "used" if (each / USED).exists() else "ready",
+                    "bytes": ticket.bytes,
+                    "done": "{} of {}".format(*ticket.progress),
+                    "age": _age(time.time() - made),
+                    "query": " ".join(ticket.query.split()),
+                }
+            except StoreError:
+                row["state"] = "damaged"
+        found.append((made, row))
+    rows = [row for _, row in sorted(found, key=lambda pair: -pair[0])]
+    names = ("ticket", "state", "bytes", "done", "age", "query")
+    types = [pa.string(), pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    return Result(pa.Table.from_pylist(rows, pa.schema(list(zip(names, types, strict=True)))))
+
+
+def _age(seconds: float) -> str:
+    """An age in one unit.
+
+    >>> _age(59), _age(3 * 3600), _age(90_000)
+    ('59 s', '3 h', '1 d')
+    """
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds / size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def _text(query: str | None, file: Path | None) -> str:
+    if (query is None) == (file is None):
+        raise HeadraceError("USAGE", "give a query or --file, one of them", hint="headrace run -f query.sql")
+    if file is None:
+        return query or ""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise HeadraceError("PATH_NOT_FOUND", f"{file} cannot be read: {error}", hint="check the path") from None
+
+
+def _attend(
+    begin: Callable[[SparkSession], RunningQuery],
+    query: str,
+    tickets: Path,
+    grace: str,
+    rows: int,
+    conf: list[str] | None,
+    show: Callable[[Result, int], None],
+    say: Callable[[str], None],
+) -> None:
+    """Run a query in the foreground, ready to suspend it."""
+    asked = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    spark = _spark(conf or [])
+    entry: runs.Run | None = None
+    answer: dict[str, Any] = {"error": "it ended before it could be suspended"}
+    try:
+        running = begin(spark)
+        entry = runs.Run(running.id)
+        entry.enter(query)
+        say(f"running as {running.id}")
+        _watch(running, asked)
+        if asked.is_set() and running.status == "running":
+            order = entry.order()
+            try:
+                where = str(tickets / running.id) if "://" not in str(tickets) else f"{tickets}/{running.id}"
+                ticket = running.suspend(where, finish=order.finish, grace=min(order.grace, runs.seconds(grace)))
+            except HeadraceError as error:
+                if error.condition != "QUERY_FINISHED":
+                    answer = {"error": str(error)}
+                    raise
+            else:
+                answer = {"ticket": ticket.address}
+                say(f"suspended: headrace resume {where}")
+                raise typer.Exit(SUSPENDED)
+        answer = {"error": "it had finished"}
+        result = running.result()
+        if result.columns:
+            show(result, rows)
+        else:
+            print(result.message)
+    finally:
+        if entry is not None:
+            entry.answer(**answer)
+        spark.stop()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _watch(running: RunningQuery, asked: threading.Event) -> None:
+    """Wait for the end or for SIGTERM, with a bar where somebody looks."""
+    from contextlib import nullcontext
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    seen = sys.stderr.isatty()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True) if seen else nullcontext()
+    with bar as shown:
+        task = shown.add_task("pipelines", total=None) if shown is not None else None
+        while running.status == "running" and not asked.wait(0.1):
+            if shown is not None and task is not None:
+                now = running.progress()
+                shown.update(task, completed=now.finished, total=now.total)
+
+
+def _spark(conf: list[str]) -> SparkSession:
+    from headrace.engine.session import start_spark
+    from headrace.settings import Settings
+
+    given = dict(each.partition("=")[::2] for each in conf)
+    if any("=" not in each for each in conf):
+        raise HeadraceError("USAGE", "--conf takes key=value", hint="for example --conf spark.sql.shuffle.partitions=8")
+    return start_spark({"spark.driver.memory": Settings().driver_memory, **given})
+
+
+def _wait_for_notice(notice: str | None, say: Callable[[str], None]) -> None:
+    asked = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    say("waiting for " + ("SIGTERM" if notice is None else f"SIGTERM or {notice}"))
+    try:
+        while not asked.wait(2.0 if notice and "://" in notice else 0.2):
+            if notice is not None and _given(notice):
+                return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _given(notice: str) -> bool:
+    """Whether the notice is there: a file that exists, or an address that answers with success."""
+    if "://" not in notice:
+        return Path(notice).exists()
+    try:
+        with urlopen(notice, timeout=2):
+            return True
+    except (URLError, OSError):
+        return False

@@ -1,0 +1,179 @@
+"""A whole database as a ticket: definitions, states, tables, and where its attachments are.
+
+``db.export(path)`` copies an open database as of one epoch; ``headrace.open(path)`` goes on from the copy. What
+feeds the database from outside is copied first: Spark's checkpoints and the inbox may then be behind the database,
+never ahead of it, and a batch that comes again is recognised by its number. So an attachment made again goes on at
+its offsets, and each row counts once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import StoreError
+from headrace.move.claim import claim_local
+from headrace.move.ticket import FORMAT, MANIFEST, USED, Ticket, now, opened, sealed
+from headrace.spark.inbox import INBOX
+from headrace.spark.published import CHECKPOINTS
+from headrace.store.directory import DATABASE, LOG, MARKER, SEGMENTS, checksum, sync_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.database import Database
+
+_CONTENT = "database"
+_OUTSIDE = (CHECKPOINTS, INBOX)
+_INSIDE = (DATABASE, LOG, MARKER, SEGMENTS)
+
+
+def export(db: Database, path: str | os.PathLike[str]) -> Ticket:
+    """Copy an open database into ``path``, a new or empty folder or an address pyarrow can write."""
+    address = os.fspath(path)
+    if "://" in address:
+        from pyarrow import fs
+
+        with tempfile.TemporaryDirectory(prefix="headrace-export-") as near:
+            found = _export(db, Path(near) / "ticket")
+            where, inside = fs.FileSystem.from_uri(address)
+            fs.copy_files(str(Path(near) / "ticket" / _CONTENT), f"{inside}/{_CONTENT}", destination_filesystem=where)
+            with where.open_output_stream(f"{inside}/{MANIFEST}") as out:
+                out.write(sealed(found.manifest).encode())
+        return Ticket(address, found.manifest)
+    return _export(db, Path(address))
+
+
+def _export(db: Database, folder: Path) -> Ticket:
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise StoreError("TICKET_EXISTS", f"{folder} is not empty", hint="name a new or empty folder")
+        content = folder / _CONTENT
+        content.mkdir(parents=True)
+        try:
+            _copy(db.path, content, _OUTSIDE)
+            # No commit runs beside this one, so the files stand still.
+            db.runtime.store.commit(lambda _: _copy(db.path, content, _INSIDE), label="export")
+            files = [[str(f.relative_to(content)), *checksum(f)] for f in sorted(content.rglob("*")) if f.is_file()]
+            manifest: dict[str, Any] = {
+                "format": FORMAT,
+                "kind": "database",
+                "id": uuid.uuid4().hex[:12],
+                "made_at": now(),
+                "headrace": headrace.__version__,
+                "query": {"kind": f"database of {len(db.catalog.relations)} relations"},
+                "states": [],
+                "files": files,
+                "progress": {"finished": 0, "total": 0},
+            }
+            part = folder / f"{MANIFEST}.part"
+            part.write_text(sealed(manifest))
+            sync_file(part)
+            part.rename(folder / MANIFEST)
+            sync_file(folder / MANIFEST)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise StoreError(
+            "TICKET_NOT_WRITTEN",
+            f"{folder} cannot be written: {error.strerror or error}",
+            hint="check the path, its permissions and the free space",
+        ) from None
+    return Ticket(str(folder), manifest)
+
+
+def _copy(source: Path, target: Path, names: tuple[str, ...]) -> None:
+    """Copy files and folders in a process of its own: this one would drop DuckDB's lock by closing its file."""
+    there = [name for name in names if (source / name).exists()]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _COPY, str(source), str(target), *there], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise OSError((done.stderr.strip().splitlines() or ["cannot copy"])[-1])
+
+
+# Within a checkpoint the log of what is done goes before the log of what was begun.
+_COPY = """
+import os, shutil, sys
+source, target, *names = sys.argv[1:]
+for name in names:
+    if os.path.isdir(os.path.join(source, name)):
+        for folder, below, files in os.walk(os.path.join(source, name)):
+            below.sort()
+            made = os.path.join(target, os.path.relpath(folder, source))
+            os.makedirs(made, exist_ok=True)
+            for file in sorted(files):
+                try:
+                    shutil.copyfile(os.path.join(folder, file), os.path.join(made, file))
+                except FileNotFoundError:
+                    pass  # purged meanwhile by its owner
+    else:
+        shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
+"""
+
+
+def open_ticket(
+    ticket: str | os.PathLike[str] | Ticket,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    spark: SparkSession | None = None,
+    **settings: Any,
+) -> Database:
+    """Open an exported database: in ``path``, a new directory, or without one where the ticket stands.
+
+    Opened in place, the ticket is used up. Attachments go on where they were once they are made again.
+    """
+    from headrace.database import Database
+
+    address = str(ticket)
+    if "://" in address:
+        if path is None:
+            raise StoreError("PATH_NEEDED", f"{address} is not on this machine", hint="headrace.open(ticket, path)")
+        from pyarrow import fs
+
+        with tempfile.TemporaryDirectory(prefix="headrace-open-") as near:
+            where, inside = fs.FileSystem.from_uri(address)
+            fs.copy_files(inside, near, source_filesystem=where)
+            return open_ticket(near, path, spark=spark, **settings)
+    folder = Path(address.removeprefix("file:"))
+    if not (folder / MANIFEST).exists():
+        what = "is not a ticket" if folder.exists() else "does not exist"
+        raise StoreError("NOT_A_TICKET", f"{folder} {what}", hint="db.export(path) makes one")
+    manifest = opened((folder / MANIFEST).read_text(), str(folder))
+    if manifest["kind"] != "database":
+        raise StoreError("NOT_A_TICKET", f"{folder} holds a query", hint="use headrace.resume(spark, ticket)")
+    held = claim_local(folder)
+    try:
+        if (folder / USED).exists():
+            raise StoreError(
+                "TICKET_USED", f"{folder} was opened in place", hint=f"it is a database now: {folder / _CONTENT}"
+            )
+        _check(folder / _CONTENT, manifest["files"])
+        if path is None:
+            (folder / USED).write_text(json.dumps({"used_at": now()}))
+            return Database(folder / _CONTENT, spark=spark, **settings)
+        target = Path(path)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise StoreError("DATABASE_EXISTS", f"{target} is not empty", hint="name a new or empty directory")
+        shutil.copytree(folder / _CONTENT, target, dirs_exist_ok=True)
+        return Database(target, spark=spark, **settings)
+    finally:
+        held.release()
+
+
+def _check(content: Path, files: list[list[Any]]) -> None:
+    for name, size, check in files:
+        file = content / name
+        if not file.exists():
+            raise StoreError("TICKET_DAMAGED", f"{file} is missing", hint="take another ticket of the database")
+        if checksum(file) != (size, check):
+            raise StoreError("TICKET_DAMAGED", f"{file} was altered", hint="take another ticket of the database")

@@ -1,0 +1,246 @@
+"""A little Java, compiled in the driver by the compiler that Spark brings along (Janino).
+
+Only what Python cannot do across the gateway, or could only do row by row: describe an operator exactly, take the
+rows out of a hashed relation, swap the plans of subqueries inside expressions, and sum a file's bytes. It runs in
+the driver alone: no executor needs these classes. Nothing of it is compiled before a query is moved.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SOURCE = """
+package headrace;
+
+import java.util.*;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.execution.*;
+import org.apache.spark.sql.execution.adaptive.*;
+import org.apache.spark.sql.execution.joins.*;
+
+public class Aid {
+  /** What an operator does, column by column: columns are named by where they come from, so that the same operator
+      over the same inputs has the same text in every session. Inputs themselves are left out. */
+  public String describe(SparkPlan node) {
+    return new Text(node).of(node);
+  }
+
+  public String describe(SparkPlan node, Object part) {
+    return new Text(node).of(part);
+  }
+
+  /** All rows of a broadcast value, copied. Null if it does not hold them. */
+  public scala.collection.immutable.Seq rows(Object value) {
+    ArrayList found = new ArrayList();
+    if (value instanceof InternalRow[]) {
+      InternalRow[] all = (InternalRow[]) value;
+      for (int i = 0; i < all.length; i++) found.add(all[i]);
+    } else if (value instanceof HashedRelation) {
+      HashedRelation relation = ((HashedRelation) value).asReadOnlyCopy();
+      if (relation.getClass().getSimpleName().startsWith("HashedRelationWithAllNullKeys")) return null;
+      HashSet seen = new HashSet();
+      scala.collection.Iterator keys = relation.keys();
+      while (keys.hasNext()) {
+        InternalRow key = ((InternalRow) keys.next()).copy();
+        if (!seen.add(key)) continue;
+        scala.collection.Iterator matches = relation.get(key);
+        if (matches == null) continue;
+        while (matches.hasNext()) found.add(((InternalRow) matches.next()).copy());
+      }
+    } else {
+      return null;
+    }
+    return scala.collection.JavaConverters.asScalaBuffer(found).toVector();
+  }
+
+  public long checksum(org.apache.hadoop.fs.FileSystem files, org.apache.hadoop.fs.Path path) throws Exception {
+    java.util.zip.CRC32 sum = new java.util.zip.CRC32();
+    byte[] block = new byte[1 << 20];
+    java.io.InputStream in = files.open(path);
+    try {
+      int n = in.read(block);
+      while (n >= 0) {
+        sum.update(block, 0, n);
+        n = in.read(block);
+      }
+    } finally {
+      in.close();
+    }
+    return sum.getValue();
+  }
+
+  public Swap swap() {
+    return new Swap();
+  }
+
+  public int identity(Object o) {
+    return System.identityHashCode(o);
+  }
+
+  public boolean same(Object a, Object b) {
+    return a.equals(b);
+  }
+
+  public static class Text {
+    private HashMap names = new HashMap();
+    private int others = 0;
+
+    public Text(SparkPlan node) {
+      for (int c = 0; c < node.children().size(); c++) {
+        name(((SparkPlan) node.children().apply(c)).output(), c + ".");
+      }
+      name(node.output(), "o.");
+    }
+
+    private void name(scala.collection.Seq columns, String prefix) {
+      for (int k = 0; k < columns.size(); k++) {
+        Object id = ((Attribute) columns.apply(k)).exprId();
+        if (!names.containsKey(id)) names.put(id, "$" + prefix + k);
+      }
+    }
+
+    private String of(ExprId id) {
+      Object known = names.get(id);
+      if (known == null) {
+        known = "?" + others++;
+        names.put(id, known);
+      }
+      return (String) known;
+    }
+
+    public String of(Object o) {
+      if (o == null) return "null";
+      if (o instanceof ExprId) return of((ExprId) o);
+      if (o instanceof Attribute) {
+        String name = ((Attribute) o).name();  // Spark's own names have ids of the session in them
+        return (name.indexOf('#') < 0 ? name : "") + of(((Attribute) o).exprId());
+      }
+      if (o instanceof NamedLambdaVariable) return "lambda" + of(((NamedLambdaVariable) o).exprId());
+      if (o instanceof Literal) {
+        Object value = ((Literal) o).value();
+        String text = value instanceof byte[] ? Arrays.toString((byte[]) value) : String.valueOf(value);
+        return "literal<" + ((Literal) o).dataType().json() + ">" + text.length() + ":" + text;
+      }
+      if (o instanceof InSubqueryExec) return "in_subquery(" + of(((InSubqueryExec) o).child()) + ")";
+      if (o instanceof org.apache.spark.sql.execution.ScalarSubquery) return "scalar_subquery";
+      if (o instanceof org.apache.spark.sql.types.DataType) return ((org.apache.spark.sql.types.DataType) o).json();
+      if (o instanceof String) return ((String) o).length() + ":" + o;
+      if (o instanceof Number || o instanceof Boolean || o instanceof Character || o instanceof Enum) {
+        return o.toString();
+      }
+      if (o instanceof org.apache.spark.api.python.PythonFunction) return "python";
+      if (o instanceof org.apache.spark.sql.execution.datasources.HadoopFsRelation) {
+        org.apache.spark.sql.execution.datasources.HadoopFsRelation files =
+          (org.apache.spark.sql.execution.datasources.HadoopFsRelation) o;
+        return "files(" + files.fileFormat().getClass().getName() + of(files.location().rootPaths())
+          + of(files.options()) + files.dataSchema().json() + files.partitionSchema().json() + ")";
+      }
+      if (o instanceof org.apache.hadoop.fs.Path) return o.toString();
+      if (o instanceof scala.collection.Map || o instanceof scala.collection.Set) {
+        ArrayList all = new ArrayList();
+        scala.collection.Iterator each = ((scala.collection.Iterable) o).iterator();
+        while (each.hasNext()) all.add(of(each.next()));
+        Collections.sort(all);
+        return "set" + all;
+      }
+      if (o instanceof scala.collection.Iterable) {
+        StringBuilder all = new StringBuilder("[");
+        scala.collection.Iterator each = ((scala.collection.Iterable) o).iterator();
+        while (each.hasNext()) all.append(of(each.next())).append(",");
+        return all.append("]").toString();
+      }
+      if (o instanceof InternalRow) return o.toString();
+      if (o instanceof scala.Product) return product((scala.Product) o);
+      String text = String.valueOf(o);
+      String type = o.getClass().getName();
+      int lambda = type.indexOf("$$Lambda");
+      if (lambda >= 0) return type.substring(0, lambda);
+      return text.matches("(?s).*@[0-9a-f]{4,}.*") ? type : text;
+    }
+
+    public String product(scala.Product p) {
+      StringBuilder all = new StringBuilder(p.productPrefix()).append("(");
+      for (int i = 0; i < p.productArity(); i++) {
+        Object part = p.productElement(i);
+        if (part instanceof SparkPlan) continue;
+        if (part instanceof org.apache.spark.sql.catalyst.plans.logical.LogicalPlan) continue;
+        all.append(of(part)).append(";");
+      }
+      return all.append(")").toString();
+    }
+  }
+
+  public static class Swap extends scala.runtime.AbstractPartialFunction {
+    private final IdentityHashMap changed = new IdentityHashMap();
+
+    public void put(Object before, Object after) {
+      changed.put(before, after);
+    }
+
+    public boolean isDefinedAt(Object expression) {
+      return replacement(expression) != null;
+    }
+
+    public Object applyOrElse(Object expression, scala.Function1 otherwise) {
+      Object found = replacement(expression);
+      return found != null ? found : otherwise.apply(expression);
+    }
+
+    private Object replacement(Object expression) {
+      if (!(expression instanceof ExecSubqueryExpression)) return null;
+      SparkPlan plan = (SparkPlan) ((ExecSubqueryExpression) expression).plan();
+      if (plan.children().size() != 1) return null;
+      Object after = changed.get(plan.children().head());
+      if (after == null) return null;
+      ArrayList one = new ArrayList();
+      one.add(after);
+      Object with = plan.withNewChildren(scala.collection.JavaConverters.asScalaBuffer(one).toList());
+      return ((ExecSubqueryExpression) expression).withNewPlan((BaseSubqueryExec) with);
+    }
+
+    /** The rules that plan subqueries when a query is planned again while it runs, with the plans put here. */
+    public scala.collection.immutable.Seq rules(scala.collection.immutable.Seq rules) {
+      ArrayList all = new ArrayList();
+      for (int i = 0; i < rules.size(); i++) {
+        Object rule = rules.apply(i);
+        if (rule instanceof PlanAdaptiveSubqueries) {
+          scala.collection.immutable.Map plans = ((PlanAdaptiveSubqueries) rule).subqueryMap();
+          scala.collection.Iterator each = plans.iterator();
+          while (each.hasNext()) {
+            scala.Tuple2 entry = (scala.Tuple2) each.next();
+            Object after = changed.get(entry._2());
+            if (after != null) plans = (scala.collection.immutable.Map) plans.updated(entry._1(), after);
+          }
+          rule = new PlanAdaptiveSubqueries(plans);
+        }
+        all.add(rule);
+      }
+      return scala.collection.JavaConverters.asScalaBuffer(all).toList();
+    }
+  }
+}
+"""
+
+_compiled: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_compiling = threading.Lock()
+
+
+def java_aid(spark: SparkSession) -> Any:
+    """The compiled class in the driver of ``spark``; compiled once."""
+    gateway = spark.sparkContext._gateway
+    with _compiling:
+        found = _compiled.get(gateway)
+        if found is None:
+            jvm: Any = spark._jvm
+            compiler = jvm.org.codehaus.janino.SimpleCompiler()
+            compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+            compiler.cook(_SOURCE)
+            found = compiler.getClassLoader().loadClass("headrace.Aid").newInstance()
+            _compiled[gateway] = found
+        return found

@@ -1,0 +1,65 @@
+"""How far a query has got: pipelines finished of all (000 §6.1, Definition 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineProgress:
+    """One pipeline, by the operator it ends at."""
+
+    operator: str
+    finished: bool
+    rows: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
+    moved: bool = False
+    """Its rows came with a ticket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The pipelines of a query, in the order the plan names them, and the last one, which gives the answer.
+
+    >>> print(Progress("running", 1, 2, (PipelineProgress("Exchange", True, 3, 48, 0.25),), 1.0))
+    running: 1 of 2 pipelines finished after 1.0 s
+      done  Exchange  3 rows, 48 bytes, 0.2 s
+    """
+
+    status: str
+    finished: int
+    total: int
+    pipelines: tuple[PipelineProgress, ...]
+    seconds: float
+
+    @property
+    def fraction(self) -> float:
+        return self.finished / self.total
+
+    def __str__(self) -> str:
+        lines = [f"{self.status}: {self.finished} of {self.total} pipelines finished after {self.seconds:.1f} s"]
+        for each in self.pipelines:
+            mark = "moved" if each.moved else "done " if each.finished else "     "
+            lines.append(f"  {mark} {each.operator}  {_figures(each)}".rstrip())
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = escape(str(self).splitlines()[0])
+        rows = "".join(
+            f"<tr><td>{'✓' if p.finished else ''}</td><td>{escape(p.operator)}</td><td>{escape(_figures(p))}</td></tr>"
+            for p in self.pipelines
+        )
+        return f'<p>{head}</p><progress value="{self.finished}" max="{self.total}"></progress><table>{rows}</table>'
+
+
+def _figures(pipeline: PipelineProgress) -> str:
+    found = []
+    if pipeline.rows is not None:
+        found.append(f"{pipeline.rows:,} rows")
+    if pipeline.bytes is not None:
+        found.append(f"{pipeline.bytes:,} bytes")
+    if pipeline.seconds is not None:
+        found.append(f"{pipeline.seconds:.1f} s")
+    return ", ".join(found)

@@ -1,0 +1,269 @@
+"""Spark's physical plans as trees of :mod:`headrace.move.plan`, and back.
+
+This is the only module that takes Spark's plans apart, through the JVM handle of a classic session. It reads the
+*initial* plan of adaptive execution: the one that comes out the same for the same query in another session.
+
+An operator's identity is a hash of what it does and of its inputs' identities. Columns count by their position in the
+inputs, so that the ids a session gives them do not matter. Left out is what changes no rows: how a join is run and on
+which side it builds, hash or sort aggregation, exchanges, sorts below them, the number of partitions. So work that
+adaptive execution has planned anew while the query ran is still found again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.move.java_aid import java_aid
+from headrace.move.plan import Holding, Operator, Pipeline, Place, modified
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PASSING = frozenset(
+    {
+        "AdaptiveSparkPlanExec",
+        "AQEShuffleReadExec",
+        "ColumnarToRowExec",
+        "InputAdapter",
+        "RowToColumnarExec",
+        "SortExec",
+        "SubqueryAdaptiveBroadcastExec",
+        "SubqueryBroadcastExec",
+        "SubqueryExec",
+        "WholeStageCodegenExec",
+    }
+)
+"""Operators that pass the rows of their only input on. A sort does too: what reads its order sorts again."""
+_PRUNING = frozenset({"SubqueryAdaptiveBroadcastExec", "SubqueryBroadcastExec"})
+_AGGREGATES = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"})
+_EQUI_JOINS = frozenset({"BroadcastHashJoinExec", "ShuffledHashJoinExec", "SortMergeJoinExec"})
+STATE_SCAN = "headrace state "
+
+
+@dataclass(eq=False)
+class PlanReader:
+    """Reads plans of one session."""
+
+    spark: SparkSession
+    states: Mapping[str, Pipeline] = field(default_factory=dict)
+    """What the state scans that were put into a plan hold, by their names."""
+    _subqueries: dict[int, Operator] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.aid = java_aid(self.spark)
+
+    def java_class(self, name: str) -> Any:
+        jvm: Any = self.spark._jvm
+        return jvm.java.lang.Class.forName(name)
+
+    def read(self, node: Any) -> Operator:
+        """The tree of a physical plan."""
+        kind = str(node.getClass().getSimpleName())
+        if kind == "AdaptiveSparkPlanExec":
+            key = self.aid.identity(node)
+            if key not in self._subqueries:
+                below = self.read(node.initialPlan())
+                self._subqueries[key] = Operator(below.identity, kind, (below,), transparent=True, node=node)
+            return self._subqueries[key]
+        if kind.endswith("QueryStageExec") or kind.startswith("Reused"):
+            below = self.read(node.child() if kind.startswith("Reused") else node.plan())
+            return Operator(below.identity, kind, (below,), transparent=True, node=node)
+        if kind == "RDDScanExec" and str(node.name()) in self.states:
+            held = self.states[str(node.name())]
+            return Operator(held.identity, kind, (), held.holding, held.index, node=node)
+        inputs = tuple(self.read(each) for each in each_of(node.children()))
+        asked = tuple(self.read(each) for each in each_of(node.subqueries()))
+        if kind == "ShuffleExchangeExec":
+            return Operator(inputs[0].identity, kind, inputs, Holding.ROWS, node=node)
+        if kind == "BroadcastExchangeExec":
+            mode = node.mode()
+            if mode.getClass().getSimpleName().startswith("Identity"):
+                return Operator(inputs[0].identity, kind, inputs, Holding.ROWS, node=node)
+            return Operator(inputs[0].identity, kind, inputs, Holding.INDEX, self.aid.describe(node, mode), node=node)
+        if kind in _PRUNING:
+            text = self.aid.describe(node, node.buildKeys()) + str(node.indices())
+            identity = _hash("pruning", text, inputs[0].identity)
+            return Operator(identity, kind, inputs, transparent=True, prunes=True, node=node)
+        if kind in _PASSING:
+            return Operator(inputs[0].identity, kind, inputs, transparent=True, node=node)
+        identity = _hash(self._what(node, kind), *(each.identity for each in (*inputs, *asked)))
+        return Operator(identity, kind, (*inputs, *asked), node=node)
+
+    def _what(self, node: Any, kind: str) -> str:
+        """What an operator does, without what changes no rows."""
+
+        def parts(name: str, *found: Any) -> str:
+            return name + ";".join(self.aid.describe(node, each) for each in found)
+
+        if kind in _EQUI_JOINS:
+            null_aware = kind == "BroadcastHashJoinExec" and node.isNullAwareAntiJoin()
+            return parts(f"Join{null_aware}", node.joinType(), node.leftKeys(), node.rightKeys(), node.condition())
+        if kind in ("BroadcastNestedLoopJoinExec", "CartesianProductExec"):
+            joined = node.joinType() if kind == "BroadcastNestedLoopJoinExec" else "Inner()"
+            return parts("Product", node.condition()) + (joined if isinstance(joined, str) else str(joined))
+        if kind in _AGGREGATES:
+            return parts("Aggregate", node.groupingExpressions(), node.aggregateExpressions(), node.resultExpressions())
+        if kind == "RangeExec":
+            return f"Range({node.start()},{node.end()},{node.step()})"
+        if kind == "LocalTableScanExec":
+            return parts("Local", node.output(), node.rows())
+        if kind == "InMemoryTableScanExec":
+            cached = self.read(node.relation().cachedPlan()).identity
+            return parts("Cached", node.attributes(), node.predicates()) + cached
+        if kind == "RowDataSourceScanExec":
+            return parts(str(node.nodeName()), node.output()) + str(node.metadata().toString())
+        return str(self.aid.describe(node))
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def each_of(items: Any) -> Iterator[Any]:
+    """The elements of a Scala sequence."""
+    for i in range(items.size()):
+        yield items.apply(i)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A query stage of adaptive execution that holds, or will hold, the rows of a pipeline."""
+
+    pipeline: Pipeline
+    node: Any
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.node.isMaterialized())
+
+
+def stages(reader: PlanReader, adaptive: Any, root: Operator) -> list[Stage]:
+    """Every stage that was made for the query so far, by the pipeline of the initial plan it stands for.
+
+    Adaptive execution remembers each stage under the canonical form of its exchange: where the initial plan has that
+    very exchange, the stage is the pipeline's. A stage of a plan that was made anew is found by identity. One whose
+    pipeline the initial plan does not have is left out; those below it are not.
+    """
+    known: dict[int, list[Operator]] = {}
+    exchanges = [operator for operator in root.walk() if operator.is_breaker and operator.inputs]
+    for operator in exchanges:
+        known.setdefault(int(operator.node.canonicalized().hashCode()), []).append(operator)
+    pipelines = {operator.pipeline for operator in exchanges}
+    by_identity = {operator.identity: operator for operator in exchanges if operator.holding is Holding.ROWS}
+    found: dict[Pipeline, Stage] = {}
+    entries = adaptive.context().stageCache().toList()
+    for entry in each_of(entries):
+        canonical, node = entry._1(), entry._2()
+        match = next(
+            (
+                operator
+                for operator in known.get(int(canonical.hashCode()), ())
+                if reader.aid.same(canonical, operator.node.canonicalized())
+            ),
+            None,
+        )
+        if match is not None:
+            pipeline = match.pipeline
+        else:
+            held = reader.read(node.plan())
+            while held.transparent:
+                held = held.inputs[0]
+            pipeline = held.pipeline
+            if pipeline not in pipelines and held.identity in by_identity and held.holding is Holding.ROWS:
+                pipeline = by_identity[held.identity].pipeline
+            if pipeline not in pipelines:
+                continue
+        stage = Stage(pipeline, node)
+        if pipeline not in found or stage.finished:
+            found[pipeline] = stage
+    return list(found.values())
+
+
+def with_state(
+    spark: SparkSession, adaptive: Any, root: Operator, state: Mapping[Pipeline, Callable[[], Any]]
+) -> tuple[Any, dict[str, Pipeline]]:
+    """The adaptive plan with ``state`` in place of the work it holds, and what its state scans hold, by name.
+
+    A state is given as a function to the RDD of its rows, called once at most. Plans of subqueries live inside
+    expressions, and in the rule that plans them anew while the query runs: both are changed.
+    """
+    jvm: Any = spark._jvm
+    swap = java_aid(spark).swap()
+    rdds: dict[Pipeline, Any] = {}
+    names: dict[str, Pipeline] = {}
+    done: dict[int, Operator] = {}
+
+    def sequence(nodes: list[Any]) -> Any:
+        return jvm.PythonUtils.toSeq(nodes)
+
+    def scan(place: Place) -> Operator:
+        if place.pipeline not in rdds:
+            rdds[place.pipeline] = state[place.pipeline]()
+        old = place.operator.node
+        name = f"{STATE_SCAN}{list(state).index(place.pipeline)}"
+        names[name] = place.pipeline
+        new = jvm.org.apache.spark.sql.execution.RDDScanExec(
+            old.output(),
+            rdds[place.pipeline],
+            name,
+            jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(0),
+            sequence([]),
+            jvm.scala.Option.empty(),
+        )
+        link = old.logicalLink()
+        if link.isDefined():
+            new.setLogicalLink(link.get())
+        return Operator(place.operator.identity, "RDDScanExec", node=new)
+
+    def remake(operator: Operator, inputs: tuple[Operator, ...]) -> Operator:
+        if operator.name == "AdaptiveSparkPlanExec":
+            if id(operator) not in done:
+                made = adaptive_plan(operator.node, inputs[0].node)
+                swap.put(operator.node, made)
+                done[id(operator)] = Operator(operator.identity, operator.name, inputs, transparent=True, node=made)
+            return done[id(operator)]
+        node = operator.node
+        count = node.children().size()
+        if any(new is not old for new, old in zip(inputs[:count], operator.inputs[:count], strict=True)):
+            node = node.withNewChildren(sequence([each.node for each in inputs[:count]]))
+        if any(new is not old for new, old in zip(inputs[count:], operator.inputs[count:], strict=True)):
+            node = node.transformExpressions(swap)
+        return Operator(
+            operator.identity,
+            operator.name,
+            inputs,
+            operator.holding,
+            operator.index,
+            operator.transparent,
+            operator.prunes,
+            node,
+        )
+
+    def adaptive_plan(old: Any, plan: Any) -> Any:
+        return jvm.org.apache.spark.sql.execution.adaptive.AdaptiveSparkPlanExec(
+            plan, old.context(), swap.rules(old.preprocessingRules()), old.isSubquery(), old.supportsColumnar()
+        )
+
+    with _active(spark):
+        changed = modified(root, state, scan, remake)
+        return adaptive_plan(adaptive, changed.node), names
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Operators belong to the session that is active in the thread that makes them."""
+    jvm: Any = spark._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

@@ -1,0 +1,149 @@
+"""A ticket: everything a suspended query needs to go on somewhere else, in one folder.
+
+::
+
+    ticket.json     what was asked, under which settings, over which inputs, how far it got; written last
+    state/<n>/      rows of finished pipelines that are still needed, as Parquet
+    claim…          held by whoever resumes it
+    used.json       a resumed query has finished: the state is gone
+
+A folder without ``ticket.json`` is no ticket, whatever else stands in it: a suspend that was killed leaves none. The
+file has a checksum of itself, for filesystems that cannot put a file in place in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import StoreError
+from headrace.move.files import Folder
+from headrace.move.states import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANIFEST = "ticket.json"
+USED = "used.json"
+STATE = "state"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A written ticket. It prints as its address, and can be given to ``headrace.resume`` as it is."""
+
+    address: str
+    manifest: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.address
+
+    def __fspath__(self) -> str:
+        return self.address.removeprefix("file:")
+
+    @property
+    def id(self) -> str:
+        return str(self.manifest["id"])
+
+    @property
+    def states(self) -> list[State]:
+        return [State.of_json(each) for each in self.manifest["states"]]
+
+    @property
+    def bytes(self) -> int:
+        """What the state takes."""
+        return sum(state.bytes for state in self.states)
+
+    @property
+    def made_at(self) -> datetime:
+        return datetime.fromisoformat(self.manifest["made_at"])
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Pipelines finished, and all."""
+        found = self.manifest["progress"]
+        return int(found["finished"]), int(found["total"])
+
+    @property
+    def query(self) -> str:
+        """What was asked, for people: its SQL, or what kind of program it is."""
+        asked = self.manifest["query"]
+        return str(asked.get("sql") or f"a {asked['kind']}")
+
+
+def sealed(manifest: dict[str, Any]) -> str:
+    """The manifest as text, with a checksum of itself.
+
+    >>> opened(sealed({"format": 1, "id": "x"}), "here")["id"]
+    'x'
+    >>> try:
+    ...     opened(sealed({"format": 1, "id": "x"}).replace("x", "y"), "here")
+    ... except StoreError as error:
+    ...     print(error.condition)
+    TICKET_DAMAGED
+    """
+    body = json.dumps(manifest, sort_keys=True)
+    return json.dumps({"checksum": zlib.crc32(body.encode()), "ticket": manifest}, indent=1, sort_keys=True)
+
+
+def opened(text: str, where: str) -> dict[str, Any]:
+    """The manifest in a text, if it is whole and of a format known here."""
+    try:
+        found = json.loads(text)
+        manifest: dict[str, Any] = found["ticket"]
+        whole = zlib.crc32(json.dumps(manifest, sort_keys=True).encode()) == found["checksum"]
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise StoreError(
+            "TICKET_DAMAGED", f"{where}/{MANIFEST} is not as it was written", hint="take another ticket of the query"
+        )
+    if manifest.get("format", 0) > FORMAT:
+        raise StoreError(
+            "FORMAT_TOO_NEW",
+            f"{where} has ticket format {manifest['format']}, newer than {FORMAT}",
+            hint="resume it with the version of Headrace that wrote it",
+        )
+    return manifest
+
+
+def new_folder(spark: SparkSession, address: str) -> Folder:
+    """An empty folder for a ticket; what stands there already is not touched."""
+    folder = Folder(spark, address)
+    if folder.names():
+        what = "is a ticket already" if folder.exists(MANIFEST) else "is not empty"
+        raise StoreError("TICKET_EXISTS", f"{folder.address} {what}", hint="name a new or empty folder")
+    folder.make()
+    return folder
+
+
+def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
+    """The ticket in a folder; an error says why there is none that can be resumed."""
+    folder = Folder(spark, str(address))
+    if not folder.exists(MANIFEST):
+        what = "does not exist" if not folder.exists() else "is not a ticket"
+        raise StoreError(
+            "NOT_A_TICKET", f"{folder.address} {what}", hint="a suspend that was cut short leaves no ticket"
+        )
+    manifest = opened(folder.read(MANIFEST), folder.address)
+    if folder.exists(USED):
+        raise StoreError(
+            "TICKET_USED",
+            f"{folder.address} was resumed, and that query is done",
+            hint="resume with keep=True to use a ticket more than once",
+        )
+    return folder, Ticket(folder.address, manifest)
+
+
+def finish(folder: Folder) -> None:
+    """Mark a ticket as used and give its space back."""
+    folder.publish(USED, json.dumps({"used_at": now()}))
+    folder.remove(STATE)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

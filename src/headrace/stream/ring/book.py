@@ -1,0 +1,365 @@
+"""The bookkeeping of a ring: who has claimed, who has published, who reads from where.
+
+All of it happens under one lock that threads and processes share and that the kernel gives back when its holder dies.
+A holder may die between any two words it writes, so words are written in an order that leaves the head true after each
+of them, and whatever was left undone is found and done by the next one (:meth:`Book.settle`):
+
+* a range is entered among the claims, *then* the ids are taken: an entry past the taken ids was never made;
+* a range is marked published, *then* the visible ids move over it, by whoever comes next;
+* a range that a dead process claimed becomes a *hole*: its ids become visible in order, and readers step over them.
+
+000 §3.2.2 lets a writer wait until all before it are visible. Here it only marks its range, and the last of those
+before it makes both visible: a count of visible ids, which is the erratum-free form of Algorithm 3.1.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import ExecutionError
+from headrace.stream.ring.layout import ROLLBACKS, Claim, Head, Reader, Word, Words
+from headrace.stream.ring.processes import is_alive, this_process
+
+_FAR = 1 << 62
+
+
+class Overflow(IntEnum):
+    """What a writer does when the ring is full of rows a reader has not read."""
+
+    BLOCK = 0
+    OVERWRITE = 1
+    ERROR = 2
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A range of ids to write, inside one round, and where its long text goes."""
+
+    entry: int
+    lo: int
+    hi: int
+    text_at: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How a ring fares, for ``SHOW STREAMS``."""
+
+    capacity: int
+    head: int
+    readers: tuple[tuple[int, int], ...]
+    """Each reader's id, and how many visible tuples it has not read yet."""
+    blocked_seconds: float
+    overruns: int
+    lost: int
+    text_bytes: int
+
+
+class _Mine(threading.local):
+    """The claims this thread has to fill."""
+
+    def __init__(self) -> None:
+        self.entries: set[int] = set()
+
+
+class Book:
+    """The head of one mapped ring. Safe for threads and processes; each method holds the lock briefly."""
+
+    def __init__(self, head: Head, fd: int) -> None:
+        self.head = head
+        self._fd = fd
+        self._thread = threading.Lock()
+        self._looked = 0.0
+        self._mine = _Mine()
+        self.capacity = int(head.words[Word.CAPACITY])
+
+    @contextmanager
+    def locked(self) -> Iterator[Words]:
+        with self._thread:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield self.head.words
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    # Writers
+
+    def claim(self, rows: int, text_of: Callable[[int], int], new_lap: Callable[[int], None]) -> Claimed | None:
+        """Claim up to ``rows`` ids; ``None`` if there is no room now.
+
+        ``text_of(n)`` is how many bytes of long text the first ``n`` rows have. ``new_lap`` is called, under the lock,
+        before the first id of a round is taken: whoever writes in that round finds a fresh text buffer (erratum: 000
+        lets the owner of slot 0 clear it, while others of the round may have stored text already).
+        """
+        with self.locked() as words:
+            self._finish_off(words)
+            return self._claim(words, rows, text_of, new_lap)
+
+    def claim_all(
+        self,
+        rows: int,
+        left: Callable[[int], int],
+        text_of: Callable[[int, int], int],
+        new_lap: Callable[[int], None],
+    ) -> list[Claimed] | None:
+        """Claim ``rows`` ids at once or none at all, at most ``left(a)`` together where ``a`` are claimed already.
+
+        ``text_of(a, n)`` tells of ``n`` rows from ``a`` on.
+        """
+        found: list[Claimed] = []
+        with self.locked() as words:
+            self._finish_off(words)
+            if words[Word.CLAIMED] + rows > self._floor(words) + self.capacity:
+                return None
+            done = 0
+            while done < rows:
+                start = done
+                part = self._claim(words, left(done), partial(text_of, start), new_lap)
+                if part is None:
+                    for claimed in found:
+                        self._mark(claimed, Claim.HOLE)
+                    self.advance(words)
+                    return None
+                found.append(part)
+                done += part.hi - part.lo
+        return found
+
+    def _claim(
+        self, words: Words, rows: int, text_of: Callable[[int], int], new_lap: Callable[[int], None]
+    ) -> Claimed | None:
+        while True:
+            lo = int(words[Word.CLAIMED])
+            lap, slot = divmod(lo, self.capacity)
+            room = self._floor(words) + self.capacity - lo
+            free = np.flatnonzero(self.head.claims[:, Claim.STATE] == Claim.FREE)
+            if room <= 0 or not len(free):
+                self.look_for_dead(words)
+                return None
+            if lap > words[Word.LAP]:
+                new_lap(lap)
+                words[Word.USED_BEFORE] = words[Word.USED] if words[Word.LAP] == lap - 1 else 0
+                words[Word.USED] = 0
+                words[Word.LAP] = lap
+            count = min(rows, room, self.capacity - slot)
+            left = int(words[Word.STRING_LIMIT] - words[Word.USED])
+            if text_of(count) > left:
+                count = _most(count, left, text_of)
+            if count:
+                at, text = int(words[Word.USED]), text_of(count)
+                words[Word.USED] = at + text
+                self._mine.entries.add(int(free[0]))
+                self._enter(words, int(free[0]), lo, lo + count, Claim.RESERVED)
+                return Claimed(int(free[0]), lo, lo + count, at, text)
+            if text_of(1) > words[Word.STRING_LIMIT]:
+                raise ExecutionError(
+                    "STREAM_TEXT_TOO_LONG",
+                    f"a row has {text_of(1):,} bytes of text, and the stream's buffer takes {left:,}",
+                    hint="shorten its text, or keep it elsewhere and stream where it is",
+                )
+            # This round's text buffer is full: leave the rest of the round out and begin the next.
+            end = (lap + 1) * self.capacity
+            if end - lo > room:
+                return None
+            self._enter(words, int(free[0]), lo, end, Claim.HOLE)
+            self.advance(words)
+
+    def _enter(self, words: Words, entry: int, lo: int, hi: int, state: int) -> None:
+        pid, began = this_process()
+        self.head.claims[entry, Claim.LO : Claim.LOST + 1] = lo, hi, pid, began, 0
+        self.head.claims[entry, Claim.STATE] = state
+        words[Word.CLAIMED] = hi
+
+    def publish(self, claimed: Claimed) -> None:
+        """Make a written range visible once all before it are."""
+        with self.locked() as words:
+            self._mark(claimed, Claim.PUBLISHED)
+            self.advance(words)
+
+    def abandon_mine(self) -> None:
+        """Give up what this thread has claimed and not published: readers step over it."""
+        with self.locked() as words:
+            for entry in self._mine.entries:
+                self.head.claims[entry, Claim.STATE] = Claim.HOLE
+            self._mine.entries.clear()
+            self.advance(words)
+
+    def roll_back(self, lo: int, hi: int) -> None:
+        """Say that rows among these ids belong to a statement that failed: whoever reads them fails too."""
+        with self.locked() as words:
+            at = int(words[Word.ROLLBACKS])
+            self.head.rollbacks[at % ROLLBACKS] = lo, hi
+            words[Word.ROLLBACKS] = at + 1
+
+    def is_rolled_back(self, lo: int, hi: int) -> bool:
+        """Whether rows among these ids were taken back."""
+        with self.locked() as words:
+            rolled = self.head.rollbacks[: min(int(words[Word.ROLLBACKS]), ROLLBACKS)]
+            return bool(((rolled[:, 0] < hi) & (rolled[:, 1] > lo)).any())
+
+    def taken(self) -> int:
+        """The id up to which the owner's views have the rows of other processes; -1 if nobody gives them any."""
+        readers = self.head.readers
+        pumps = readers[(readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.WAITED_FOR] == 1)]
+        return int(pumps[:, Reader.TAKEN].max()) if len(pumps) else -1
+
+    def await_visible(self, hi: int, patience: float) -> bool:
+        """Wait until all ids below ``hi`` are visible; dead writers among them do not hold it up."""
+        deadline = time.monotonic() + patience
+        pause = 0.0
+        while self.head.words[Word.VALID] < hi:
+            time.sleep(pause)
+            pause = min(0.002, pause + 0.0001)
+            with self.locked() as words:
+                self.look_for_dead(words)
+                self.advance(words)
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _mark(self, claimed: Claimed, state: int) -> None:
+        self.head.claims[claimed.entry, Claim.STATE] = state
+        self._mine.entries.discard(claimed.entry)
+
+    def _finish_off(self, words: Words) -> None:
+        """Do what a dead holder of the lock left undone, and forget holes nobody can meet any more."""
+        claims = self.head.claims
+        never = (claims[:, Claim.STATE] == Claim.RESERVED) & (claims[:, Claim.LO] >= words[Word.CLAIMED])
+        past = (claims[:, Claim.STATE] == Claim.HOLE) & (claims[:, Claim.HI] <= words[Word.CLAIMED] - self.capacity)
+        claims[never | past, Claim.STATE] = Claim.FREE
+        self.advance(words)
+
+    def advance(self, words: Words) -> None:
+        """Move the visible ids over ranges that are written, or given up."""
+        claims = self.head.claims
+        while True:
+            next_one = np.flatnonzero((claims[:, Claim.LO] == words[Word.VALID]) & (claims[:, Claim.STATE] >= 2))
+            if not len(next_one):
+                break
+            entry = claims[next_one[0]]
+            words[Word.VALID] = entry[Claim.HI]
+            if entry[Claim.STATE] == Claim.PUBLISHED:
+                entry[Claim.STATE] = Claim.FREE
+        done = (claims[:, Claim.STATE] == Claim.PUBLISHED) & (claims[:, Claim.HI] <= words[Word.VALID])
+        claims[done, Claim.STATE] = Claim.FREE
+
+    def look_for_dead(self, words: Words) -> None:
+        """Turn what dead writers claimed into holes, and let go of dead readers; at most every 20 ms."""
+        if time.monotonic() - self._looked < 0.02:
+            return
+        self._looked = time.monotonic()
+        alive: dict[tuple[int, int], bool] = {}
+
+        def lives(pid: int, began: int) -> bool:
+            key = (int(pid), int(began))
+            return alive.setdefault(key, True) if key == this_process() else alive.setdefault(key, is_alive(key))
+
+        claims = self.head.claims
+        for index in np.flatnonzero(claims[:, Claim.STATE] == Claim.RESERVED):
+            entry = claims[index]
+            if not lives(entry[Claim.PID], entry[Claim.BEGAN]):
+                lost = int(entry[Claim.HI] - entry[Claim.LO])
+                entry[Claim.LOST] = lost
+                entry[Claim.STATE] = Claim.HOLE
+                words[Word.HOLES] += 1
+                words[Word.LOST] += lost
+        self.advance(words)
+        for number, reader in enumerate(self.head.readers):
+            if reader[Reader.STATE] == Reader.FREE:
+                continue
+            if not lives(reader[Reader.PID], reader[Reader.BEGAN]):
+                reader[Reader.STATE] = Reader.FREE
+                continue
+            for cell in self.head.cells[number]:
+                if cell[Reader.CELL_LO] >= 0 and not lives(cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN]):
+                    cell[Reader.CELL_LO] = -1
+                    reader[Reader.STATE] = Reader.BROKEN
+
+    def _reading(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which readers still have something to come."""
+        readers = self.head.readers
+        over = (readers[:, Reader.DONE] >= 0) & (readers[:, Reader.POSITION] >= readers[:, Reader.DONE])
+        busy = (self.head.cells[:, :, Reader.CELL_LO] >= 0).any(axis=1)
+        reading: np.ndarray[Any, np.dtype[np.bool_]] = (readers[:, Reader.STATE] == Reader.LIVE) & (~over | busy)
+        return reading
+
+    def _floor(self, words: Words) -> int:
+        """The smallest id that must not be overwritten yet."""
+        lowest = int(words[Word.VALID])  # what is claimed and not written yet must not be claimed again
+        readers = self.head.readers
+        live = self._reading()
+        if words[Word.OVERFLOW] == Overflow.OVERWRITE:
+            live &= readers[:, Reader.WAITED_FOR] == 1
+        if not live.any():
+            return lowest
+        cells = self.head.cells[live, :, Reader.CELL_LO]
+        held = cells[cells >= 0]
+        return min(lowest, int(readers[live, Reader.POSITION].min()), int(held.min()) if len(held) else _FAR)
+
+    def drop_laggards(self) -> None:
+        """Let the writer go on without readers that have stood still for longer than the ring's patience."""
+        with self.locked() as words:
+            readers = self.head.readers
+            now = time.monotonic_ns()
+            still = now - readers[:, Reader.TOUCHED] > words[Word.PATIENCE]
+            slow = self._reading() & (readers[:, Reader.WAITED_FOR] == 0) & still
+            slow &= readers[:, Reader.POSITION] + self.capacity <= words[Word.CLAIMED]
+            words[Word.OVERRUNS] = int(words[Word.OVERRUNS]) + int(slow.sum())
+            readers[slow, Reader.BEHIND] = words[Word.CLAIMED] - readers[slow, Reader.POSITION]
+            readers[slow, Reader.STATE] = Reader.OVERRUN
+
+    def blocked_for(self, nanoseconds: int) -> None:
+        with self.locked() as words:
+            words[Word.BLOCKED] += nanoseconds
+
+    # All
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self.head.words[Word.CLOSED])
+
+    def close(self) -> None:
+        """Say to all who have it open that the ring is no more."""
+        with self.locked() as words:
+            words[Word.CLOSED] = 1
+
+    @property
+    def has_readers(self) -> bool:
+        return bool(self._reading().any())
+
+    def usage(self) -> Usage:
+        with self.locked() as words:
+            self.look_for_dead(words)
+            readers = self.head.readers
+            live = readers[self._reading() & (readers[:, Reader.WAITED_FOR] == 0)]
+            return Usage(
+                self.capacity,
+                int(words[Word.VALID]),
+                tuple((int(r[Reader.ID]), int(words[Word.VALID] - r[Reader.POSITION])) for r in live),
+                int(words[Word.BLOCKED]) / 1e9,
+                int(words[Word.OVERRUNS]),
+                int(words[Word.LOST]),
+                int(words[Word.USED] + words[Word.USED_BEFORE]),
+            )
+
+
+def _most(rows: int, left: int, text_of: Callable[[int], int]) -> int:
+    """How many rows' long text fits into so many bytes."""
+    low, high = 0, rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text_of(middle) <= left:
+            low = middle
+        else:
+            high = middle - 1
+    return low

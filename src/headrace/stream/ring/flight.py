@@ -1,0 +1,112 @@
+"""A ring read from another host: the process that owns it picks and sends, by Arrow Flight.
+
+A worker elsewhere cannot map the memory. It asks the owner for its share of a reader, and gets the ranges that are
+picked for it, as long as the window lasts. Text is sent as plain strings: a view would take its whole buffer along.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from headrace.errors import ExecutionError, HeadraceError
+from headrace.stream.ring.ring import Ring
+from headrace.stream.ring.scan import Scan, Ticket, WindowOver
+
+_MARK = "HEADRACE "
+
+
+class RingServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves the rings of one database to whoever knows its secret."""
+
+    def __init__(self, host: str, ring_of: Callable[[str], Ring | None]) -> None:
+        super().__init__(f"grpc://{host}:0")
+        self._ring_of = ring_of
+        self.secret = secrets.token_hex(16)
+        self.location = f"grpc://{host}:{self.port}"
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.RecordBatchStream:
+        asked = json.loads(ticket.ticket)
+        if not secrets.compare_digest(str(asked.get("secret", "")), self.secret):
+            raise flight.FlightUnauthenticatedError("not one of this database's readers")
+        ring = self._ring_of(asked["stream"])
+        if ring is None:
+            raise flight.FlightServerError(f"{_MARK}STREAM_CLOSED stream {asked['stream']} is not buffered here")
+        scan = Scan(ring, Ticket(*asked["reader"]), asked["columns"], asked["worker"])
+        schema = plain_schema(scan.schema)
+        return flight.GeneratorStream(schema, _sent(scan, schema, context))
+
+
+def _sent(scan: Scan, schema: pa.Schema, context: Any) -> Iterator[pa.RecordBatch]:
+    try:
+        while True:
+            batch = scan.next(wait=0.2)
+            if batch is not None:
+                yield batch.cast(schema)
+            elif context.is_cancelled():
+                scan.cancel()
+                return
+    except WindowOver:
+        return
+    except HeadraceError as error:
+        raise flight.FlightServerError(f"{_MARK}{error.condition} {error.message}") from None
+
+
+def remote_batches(
+    location: str, secret: str, stream: str, ticket: Ticket, columns: Sequence[str], worker: int
+) -> Iterator[pa.RecordBatch]:
+    """One worker's share of a reader, from the owner of its ring."""
+    asked = {
+        "secret": secret,
+        "stream": stream,
+        "reader": [ticket.reader, ticket.id],
+        "columns": list(columns),
+        "worker": worker,
+    }
+    try:
+        with flight.connect(location) as client:
+            for chunk in client.do_get(flight.Ticket(json.dumps(asked).encode())):
+                yield chunk.data
+    except (flight.FlightError, pa.ArrowException, OSError) as error:
+        _, mark, text = str(error).partition(_MARK)
+        condition, _, message = text.partition(" ")
+        if mark:
+            raise ExecutionError(condition, message.split(". gRPC client")[0], hint="ask again") from None
+        raise ExecutionError(
+            "STREAM_OWNER_UNREACHABLE",
+            f"the owner of stream {stream} at {location} does not answer: {str(error).splitlines()[0]}",
+            hint="let executors reach the driver's host, or set engine = 'native' to read the stream there",
+        ) from None
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The same columns with text of their own."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return pa.schema([(f.name, plain.get(f.type, f.type)) for f in schema])
+
+
+class Flights:
+    """The server of a database, started when a reader elsewhere may need it."""
+
+    def __init__(self, ring_of: Callable[[str], Ring | None]) -> None:
+        self._ring_of = ring_of
+        self._lock = threading.Lock()
+        self._server: RingServer | None = None
+
+    def on(self, host: str) -> RingServer:
+        with self._lock:
+            if self._server is None:
+                self._server = RingServer(host, self._ring_of)
+            return self._server
+
+    def close(self) -> None:
+        with self._lock:
+            if self._server is not None:
+                self._server.shutdown()
+                self._server = None

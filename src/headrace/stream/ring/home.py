@@ -1,0 +1,200 @@
+"""Where the rings of a database are, and who may find them.
+
+Rings live in shared memory, in a folder of their own for each open database; the process that owns them holds a lock
+in it. A process that is killed leaves its folder behind, unlocked: whoever opens a database next removes it. The
+database's directory says where the ring of a stream is, so that other processes find it there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from headrace.catalog import Buffer, Stream
+from headrace.errors import ExecutionError
+from headrace.stream.ring.book import Overflow
+from headrace.stream.ring.flight import Flights
+from headrace.stream.ring.layout import Layout
+from headrace.stream.ring.ring import Ring, Terms
+
+_SHARED_MEMORY = Path("/dev/shm")
+_POINTERS = "rings"
+_LOCK = "owner"
+
+
+def terms_of(stream: Stream) -> Terms:
+    """What a stream's CREATE says about its ring, or what holds where it says nothing."""
+    buffer = stream.buffer or Buffer()
+    return Terms(buffer.capacity, buffer.timeout / 1e6, Overflow[buffer.overflow.upper()], buffer.patience / 1e6)
+
+
+class Rings:
+    """The rings of one open database."""
+
+    def __init__(self, database: Path, scratch: Path) -> None:
+        self._pointers = database / _POINTERS
+        self._scratch = scratch
+        self._lock = threading.RLock()
+        self._rings: dict[str, Ring] = {}
+        self._made = 0
+        self._notice: Callable[[], None] = lambda: None
+        self.flights = Flights(lambda name: self._rings.get(name.lower()))
+        self._folders: list[tuple[Path, int]] = []
+        shutil.rmtree(self._pointers, ignore_errors=True)  # of an owner that was killed
+        sweep()
+
+    def when_opened(self, notice: Callable[[], None]) -> None:
+        """Have ``notice`` called whenever a ring is made."""
+        self._notice = notice
+
+    def all(self) -> list[Ring]:
+        with self._lock:
+            return list(self._rings.values())
+
+    def find(self, stream: Stream) -> Ring | None:
+        """The stream's ring, if there is one."""
+        return self._rings.get(stream.name.lower())
+
+    def wanted(self, stream: Stream) -> Ring | None:
+        """The ring that rows of the stream are to go to, if somebody wants them there."""
+        ring = self.find(stream)
+        if ring is not None and (stream.buffer is not None or ring.book.has_readers):
+            return ring
+        return None
+
+    def open(self, stream: Stream) -> Ring:
+        """The stream's ring, made if there is none."""
+        with self._lock:
+            found = self.find(stream)
+            if found is None:
+                terms = terms_of(stream)
+                self._made += 1
+                folder = self._room(Layout.of(stream.columns, terms.capacity).bytes) / f"r{self._made}"
+                found = Ring.create(folder, stream.name, stream.columns, terms)
+                self._pointers.mkdir(exist_ok=True)
+                pointer = self._pointers / f"{_file_name(stream.name)}.json"
+                pointer.write_text(json.dumps({"ring": str(folder), "stream": stream.name}))
+                self._rings[stream.name.lower()] = found
+                self._notice()
+            return found
+
+    def release(self, stream: Stream) -> None:
+        """Let go of a ring that exists for its readers only, when the last of them has ended."""
+        with self._lock:
+            ring = self.find(stream)
+            if ring is not None and stream.buffer is None and not ring.book.has_readers:
+                self.drop(stream.name)
+
+    def drop(self, name: str) -> None:
+        """End the ring of a stream."""
+        with self._lock:
+            ring = self._rings.pop(name.lower(), None)
+            if ring is not None:
+                (self._pointers / f"{_file_name(name)}.json").unlink(missing_ok=True)
+                ring.destroy()
+
+    def close(self) -> None:
+        """End all rings."""
+        self.flights.close()
+        with self._lock:
+            for name in list(self._rings):
+                self.drop(name)
+            for folder, fd in self._folders:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(fd)
+            self._folders.clear()
+            with suppress(OSError):
+                self._pointers.rmdir()
+
+    def _room(self, size: int) -> Path:
+        """A folder with room for a ring: in shared memory, else on the database's disk."""
+        for place in (_SHARED_MEMORY, Path(tempfile.gettempdir()), self._scratch):
+            if place.is_dir() and _free(place) > size + size // 4:
+                found = next((folder for folder, _ in self._folders if folder.parent == place), None)
+                return found or self._claim(place)
+        raise ExecutionError(
+            "STREAM_CAPACITY_TOO_LARGE",
+            f"a buffer of {size:,} bytes finds no room",
+            hint="give the stream a smaller capacity",
+        )
+
+    def _claim(self, place: Path) -> Path:
+        """A folder that is this process's while it lives."""
+        with _sweeping(place):
+            folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
+            fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        self._folders.append((folder, fd))
+        return folder
+
+
+def find_ring(database: Path, stream: str) -> Path:
+    """Where another process's ring of a stream is."""
+    pointer = database / _POINTERS / f"{_file_name(stream)}.json"
+    try:
+        return Path(json.loads(pointer.read_text())["ring"])
+    except FileNotFoundError:
+        raise ExecutionError(
+            "STREAM_NOT_BUFFERED",
+            f"no process has stream {stream} of {database} open with a buffer",
+            hint="open the database there, and make the stream WITH (capacity = …) or query it",
+        ) from None
+
+
+def sweep() -> None:
+    """Remove the rings of processes that were killed."""
+    for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
+        if not place.is_dir():
+            continue
+        left = [f for f in place.glob(f"{_prefix()}*") if f.is_dir()]
+        if left:
+            with _sweeping(place):
+                for folder in left:
+                    if _is_abandoned(folder):
+                        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return not (folder / _LOCK).exists()
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+@contextmanager
+def _sweeping(place: Path) -> Iterator[None]:
+    """Folders are made and removed by one at a time: one that is being made is not locked yet."""
+    fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _prefix() -> str:
+    return f"headrace-{os.getuid()}-"
+
+
+def _file_name(stream: str) -> str:
+    return quote(stream.lower(), safe="")
+
+
+def _free(place: Path) -> int:
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize

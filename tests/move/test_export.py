@@ -1,0 +1,122 @@
+"""A database moves as a ticket: views, states, tables and attachments go on where they were."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import headrace
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def made(path: Path | None = None) -> headrace.Database:
+    db = headrace.connect(path)
+    db.sql("CREATE STREAM s (k INT, v INT)")
+    db.sql("CREATE TABLE t (k INT, name STRING)")
+    db.sql("INSERT INTO t VALUES (1, 'one'), (2, 'two')")
+    db.sql(
+        "CREATE VIEW v AS SELECT t.name, sum(v) AS v, count(DISTINCT v) AS n FROM s JOIN t ON s.k = t.k GROUP BY name"
+    )
+    db.insert("s", [(1, 10), (2, 5), (1, 10)])
+    return db
+
+
+ANSWER = [("one", 20, 1), ("two", 5, 1)]
+
+
+def refused(what: object) -> str:
+    with pytest.raises(HeadraceError) as caught:
+        what()  # type: ignore[operator]
+    return caught.value.condition
+
+
+def test_an_exported_database_goes_on_elsewhere_and_the_first_one_too(tmp_path: Path) -> None:
+    with made(tmp_path / "a.hr") as db:
+        ticket = db.export(tmp_path / "ticket")
+        db.insert("s", [(2, 1)])
+        with headrace.open(ticket, tmp_path / "b.hr") as other:
+            assert sorted(other.sql("SELECT * FROM v").rows()) == ANSWER
+            other.insert("s", [(1, 7)])
+            other.sql("INSERT INTO t VALUES (3, 'three')")
+            assert sorted(other.sql("SELECT * FROM v").rows()) == [("one", 27, 2), ("two", 5, 1)]
+            assert len(other.sql("SELECT * FROM t")) == 3
+        assert sorted(db.sql("SELECT * FROM v").rows()) == [("one", 20, 1), ("two", 6, 2)]
+    with headrace.open(ticket) as there:  # in place
+        assert sorted(there.sql("SELECT * FROM v").rows()) == ANSWER
+        assert refused(lambda: headrace.open(ticket)) == "TICKET_USED"
+
+
+def test_a_database_that_is_written_to_is_exported_as_of_one_epoch(tmp_path: Path) -> None:
+    with made() as db:
+        db.sql("CREATE VIEW w AS SELECT k, sum(v) AS v FROM s GROUP BY k")
+        over = threading.Event()
+
+        def feed() -> None:
+            while not over.is_set():
+                db.insert("s", [(3, 1)] * 10)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        try:
+            tickets = [db.export(tmp_path / str(i)) for i in range(3)]
+        finally:
+            over.set()
+            feeder.join()
+    for ticket in tickets:
+        with headrace.open(ticket) as other:
+            (found,) = other.sql("SELECT v FROM w WHERE k = 3").rows() or [(0,)]
+            assert found[0] % 10 == 0
+            assert sorted(other.sql("SELECT * FROM v").rows()) == ANSWER
+
+
+def test_bad_tickets_of_databases(tmp_path: Path) -> None:
+    with made() as db:
+        ticket = db.export(tmp_path / "t")
+        assert refused(lambda: db.export(tmp_path / "t")) == "TICKET_EXISTS"
+        (tmp_path / "file").write_text("")
+        assert refused(lambda: db.export(tmp_path / "file" / "t")) == "TICKET_NOT_WRITTEN"
+    assert refused(lambda: headrace.open(tmp_path / "none")) == "NOT_A_TICKET"
+    assert refused(lambda: headrace.open(tmp_path)) == "NOT_A_TICKET"
+    assert refused(lambda: headrace.open(ticket, tmp_path)) == "DATABASE_EXISTS"
+    assert refused(lambda: headrace.open("s3://bucket/ticket")) == "PATH_NEEDED"
+    file = tmp_path / "t" / "database" / "headrace.duckdb"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + b"x")
+    assert refused(lambda: headrace.open(ticket)) == "TICKET_DAMAGED"
+    file.unlink()
+    assert refused(lambda: headrace.open(ticket)) == "TICKET_DAMAGED"
+    file.write_bytes(whole)
+    (tmp_path / "t" / "ticket.json").unlink()
+    assert refused(lambda: headrace.open(ticket)) == "NOT_A_TICKET"
+
+
+@pytest.mark.spark
+def test_an_attachment_goes_on_at_its_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+
+    def write(name: str, k: int, v: int) -> None:
+        (tmp_path / name).write_text(f'{{"k": {k}, "v": {v}}}\n')
+        (tmp_path / name).rename(source / name)
+
+    def attach(db: headrace.Database) -> None:
+        frame = spark.readStream.schema("k INT, v INT").json(str(source))
+        db.attach(frame, "s", name="files", trigger={"availableNow": True}).awaitTermination()
+
+    write("1.json", 1, 100)
+    with headrace.connect(tmp_path / "a.hr", spark=spark) as db:
+        db.sql("CREATE STREAM s (k INT, v INT)")
+        db.sql("CREATE VIEW v AS SELECT k, sum(v) AS v, count(*) AS n FROM s GROUP BY k")
+        attach(db)
+        ticket = db.export(tmp_path / "ticket")
+    write("2.json", 1, 1)
+    with headrace.open(ticket, tmp_path / "b.hr", spark=spark) as db:
+        attach(db)
+        attach(db)
+        assert db.sql("SELECT * FROM v").rows() == [(1, 101, 2)]

@@ -1,0 +1,101 @@
+"""``headrace run``, ``suspend``, ``resume``, ``tickets``, ``vacate``: real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace
+from headrace.cli import app
+from headrace.move import runs
+from headrace.move.commands import SUSPENDED, listed
+
+QUERY = """CREATE TEMPORARY VIEW numbers AS SELECT id % 5 AS k, id AS n FROM range(1000);
+SELECT a.k, count(*) AS c FROM (SELECT k, count(*) AS c FROM numbers GROUP BY k) a CROSS JOIN range({rows}) b
+WHERE (a.k * b.id) % 1000003 = 7 GROUP BY a.k ORDER BY a.k"""
+CONF = [
+    "--conf",
+    "spark.master=local[1]",
+    "--conf",
+    "spark.driver.memory=2g",
+    "--conf",
+    "spark.sql.shuffle.partitions=2",
+]
+
+
+def start(folder: Path, *args: str) -> subprocess.Popen[str]:
+    source = str(Path(headrace.__file__).parents[1])
+    return subprocess.Popen(
+        [sys.executable, "-m", "headrace", *args],
+        cwd=folder,
+        env={**os.environ, "HEADRACE_RUNS": str(folder / "runs"), "PYTHONPATH": source},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "query.sql").write_text(QUERY.format(rows=8_000_000_000))
+    running = start(tmp_path, "run", "-f", "query.sql", *CONF)
+    deadline = time.monotonic() + 90
+    while not (found := runs.living()) and time.monotonic() < deadline:
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.1)
+    time.sleep(2)
+    (tmp_path / "gone").touch()
+    done = start(tmp_path, "vacate", "--grace", "60s", "--notice", "gone")
+    out, err = done.communicate(timeout=120)
+    assert done.returncode == 0, err
+    assert out.startswith(f"{found[0].id}: file:") and runs.living() == []
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == SUSPENDED and f"headrace resume tickets/{found[0].id}" in said
+    ((ticket, state, size, done_of, _, query),) = listed(tmp_path / "tickets").rows()
+    assert (ticket, state) == (str(tmp_path / "tickets" / found[0].id), "ready")
+    assert size >= 0 and " of " in done_of and query.startswith("CREATE TEMPORARY VIEW numbers")
+
+
+@pytest.mark.parametrize(
+    ("args", "condition"),
+    [
+        (["run"], "USAGE"),
+        (["run", "-f", "nowhere.sql"], "PATH_NOT_FOUND"),
+        (["run", "SELECT 1", "--grace", "soon"], "USAGE"),
+        (["suspend", "nobody"], "RUN_NOT_FOUND"),
+        (["tickets", "nowhere"], "PATH_NOT_FOUND"),
+        (["vacate", "--grace", "-1"], "USAGE"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    args: list[str], condition: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 1 and done.stderr.startswith(f"error: [{condition}]"), done.stderr
+
+
+def test_a_query_that_died_is_no_longer_listed_and_cannot_be_suspended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    run = runs.Run("x")
+    run.enter("SELECT 1")
+    run._put({**run.read(), "pid": dead.pid})
+    with pytest.raises(headrace.HeadraceError) as caught:
+        run.suspend(runs.Order())
+    assert caught.value.condition == "NOT_SUSPENDED"
+    run.enter("SELECT 1")
+    run._put({**run.read(), "pid": dead.pid})
+    assert runs.living() == []
+    assert CliRunner().invoke(app, ["vacate"]).exit_code == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,0 +1,348 @@
+"""Suspending, resuming and everything that can be wrong about it, in this process and a second one."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import headrace
+from headrace.errors import HeadraceError, StoreError
+from headrace.move import states
+from headrace.move import ticket as tickets
+from headrace.move.claim import Lease
+from headrace.move.files import Folder
+from headrace.move.query import RunningQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def numbers(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+    """A file of numbers, as a temporary view."""
+    path = str(tmp_path / "numbers.parquet")
+    spark.range(0, 1_000, 1, 2).selectExpr("id AS n", "id % 5 AS k").write.parquet(path)
+    spark.read.parquet(path).createOrReplaceTempView("numbers")
+    yield path
+    spark.catalog.dropTempView("numbers")
+
+
+GROUPED = "SELECT k, sum(n) AS total FROM numbers GROUP BY k ORDER BY k"
+TOTALS = [(k, 200 * k + 5 * 199 * 100) for k in range(5)]
+
+
+def slow_program(path: str, seconds: float) -> Callable[[SparkSession], DataFrame]:
+    """A grouping that is finished at once, and a Python function above it that takes its time."""
+
+    def build(spark: SparkSession) -> DataFrame:
+        from pyspark.sql.functions import col, sum, udf
+
+        @udf("long")
+        def slow(total: int) -> int:
+            time.sleep(seconds)
+            return total
+
+        return spark.read.parquet(path).groupBy("k").agg(sum("n").alias("total")).select("k", slow(col("total")))
+
+    return build
+
+
+def after_one_stage(running: RunningQuery) -> RunningQuery:
+    deadline = time.monotonic() + 60
+    while running.progress().finished < 1:
+        assert running.status == "running" and time.monotonic() < deadline
+        time.sleep(0.05)
+    return running
+
+
+def taken(spark: SparkSession, path: Path, query: str = GROUPED) -> tickets.Ticket:
+    """A ticket of a query with its first stage done, without the luck of catching it."""
+    running = headrace.run(spark, query)
+    running.result()
+    return running._write(tickets.new_folder(spark, str(path)), running._planned.stages()[:1])
+
+
+def refusal(what: Callable[[], Any]) -> str:
+    with pytest.raises(HeadraceError) as caught:
+        what()
+    assert caught.value.hint
+    return caught.value.condition
+
+
+def test_a_program_with_a_python_function_is_suspended_and_goes_on_elsewhere(
+    spark: SparkSession, numbers: str, elsewhere: Any, tmp_path: Path
+) -> None:
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.4)))
+    snapshot = running.snapshot(str(tmp_path / "snapshot"))
+    assert running.status == "running"
+    ticket = running.suspend(str(tmp_path / "ticket"))
+    assert running.status == "suspended"
+    assert refusal(running.result) == "QUERY_SUSPENDED"
+    assert refusal(lambda: running.suspend(str(tmp_path / "again"))) == "QUERY_SUSPENDED"
+    assert ticket.progress == (1, 2) and len(ticket.states) == 1
+    for each in (snapshot, ticket):
+        answer = elsewhere.ask("resume", ticket=str(each))
+        assert sorted(tuple(row.values()) for row in answer["rows"]) == TOTALS
+        assert answer["moved"] == 1
+    assert refusal(lambda: headrace.resume(spark, ticket)) == "TICKET_USED"
+    assert not (tmp_path / "ticket" / "state").exists()
+
+
+def test_a_resumed_query_is_suspended_again_before_it_has_read_its_state(
+    spark: SparkSession, numbers: str, tmp_path: Path
+) -> None:
+    first = taken(spark, tmp_path / "1")
+    resumed = headrace.resume(spark, first)
+    resumed.result()
+    again = RunningQuery(spark, resumed._planned, origin=resumed._origin)
+    # As if nothing of the resumed plan had run: the state in it goes on as it is.
+    ticket_of_nothing = tickets.new_folder(spark, str(tmp_path / "2"))
+    kept = taken(spark, tmp_path / "3")
+    held = headrace.resume(spark, kept, keep=True)
+    second = held._write(ticket_of_nothing, [])
+    held.result()
+    assert [state.pipeline for state in second.states] == [state.pipeline for state in kept.states]
+    assert headrace.resume(spark, second).result().rows() == TOTALS
+    assert again.status == "not started"
+
+
+def test_a_ticket_may_be_kept(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+    ticket = taken(spark, tmp_path / "t")
+    for _ in range(2):
+        assert headrace.resume(spark, ticket, keep=True).result().rows() == TOTALS
+
+
+def test_answers_can_go_to_files_also_after_a_move(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+    running = headrace.run(spark, slow_program(numbers, 0.3)).to_parquet(str(tmp_path / "out"))
+    ticket = after_one_stage(running).suspend(str(tmp_path / "t"))
+    assert not (tmp_path / "out").exists()
+    assert "out" in headrace.resume(spark, ticket).result().message
+    assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == TOTALS
+    assert refusal(lambda: running.to_parquet(str(tmp_path / "out"))) == "PATH_EXISTS"
+
+
+def test_a_dataframe_is_given_again_and_a_cached_one_is_found(
+    spark: SparkSession, numbers: str, tmp_path: Path
+) -> None:
+    def frame() -> DataFrame:
+        cached = spark.read.parquet(numbers).filter("n >= 0").cache()
+        return cached.groupBy("k").agg({"n": "sum"}).orderBy("k")
+
+    made = frame()
+    running = headrace.run(made)
+    assert running.result().rows() == TOTALS
+    ticket = running._write(tickets.new_folder(spark, str(tmp_path / "t")), running._planned.stages())
+    assert ticket.manifest["plan"]["cached"]
+    spark.catalog.clearCache()  # as in another process
+    assert refusal(lambda: headrace.resume(spark, ticket)) == "DATAFRAME_NEEDED"
+    again = spark.read.parquet(numbers).filter("n >= 0").groupBy("k").agg({"n": "sum"}).orderBy("k")
+    resumed = headrace.resume(spark, ticket, query=again)
+    assert resumed.result().rows() == TOTALS and len(resumed._planned.scans) == 1
+    other = spark.read.parquet(numbers).filter("n >= 1").groupBy("k").agg({"n": "sum"}).orderBy("k")
+    ticket = taken(spark, tmp_path / "u")
+    assert refusal(lambda: headrace.resume(spark, ticket, query=other)) == "PLAN_DIFFERS"
+
+
+def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+    waiting = headrace.run(spark, GROUPED, start=False)
+    assert refusal(lambda: waiting.suspend(str(tmp_path / "t"))) == "QUERY_NOT_STARTED"
+    assert waiting.start().result().rows() == TOTALS
+    assert refusal(lambda: waiting.suspend(str(tmp_path / "t"))) == "QUERY_FINISHED"
+    failing = headrace.run(spark, "SELECT k, sum(n) / (max(k) - k) FROM numbers GROUP BY k")
+    assert refusal(failing.result) == "DIVIDE_BY_ZERO"
+    assert refusal(lambda: failing.suspend(str(tmp_path / "t"))) == "QUERY_FAILED"
+    cancelled = headrace.run(spark, slow_program(numbers, 0.5))
+    cancelled.cancel()
+    assert refusal(cancelled.result) == "QUERY_CANCELLED"
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("SELECT k, count(*) FROM numbers WHERE rand() < 0.999999 GROUP BY k", "rand"),
+        ("SELECT k, max(current_timestamp()) FROM numbers GROUP BY k", "current_timestamp"),
+        ("SELECT k, count(*) FROM numbers TABLESAMPLE (50 PERCENT) GROUP BY k", "Sample"),
+        ("SELECT k, count(*) FROM rows_of_this_session GROUP BY k", "ExistingRDD"),
+    ],
+)
+def test_what_cannot_be_moved_is_refused_by_name_and_goes_on(
+    spark: SparkSession, numbers: str, tmp_path: Path, query: str, name: str
+) -> None:
+    rows = spark.sparkContext.parallelize([(1, 2), (3, 4)])
+    spark.createDataFrame(rows, "k INT, n INT").createOrReplaceTempView("rows_of_this_session")
+    running = headrace.run(spark, query, start=False)
+    running._status = "running"  # whether it may be moved does not depend on how far it is
+    with pytest.raises(HeadraceError, match=name) as caught:
+        running.suspend(str(tmp_path / "t"))
+    assert caught.value.condition == "CANNOT_MOVE"
+    assert not (tmp_path / "t").exists()
+    running._status = "not started"
+    assert len(running.start().result()) > 0
+
+
+def test_what_is_no_query_is_refused_before_it_runs(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+    where = tmp_path / "written"
+    cases = {
+        f"CREATE TABLE t USING parquet LOCATION '{where}' AS SELECT 1": "NOT_A_QUERY",
+        "INSERT INTO numbers SELECT 1, 2": "NOT_A_QUERY",
+        "WITH w AS (SELECT 1 AS a, 2 AS b) INSERT INTO numbers SELECT * FROM w": "NOT_A_QUERY",
+        f"INSERT OVERWRITE DIRECTORY '{where}' USING parquet SELECT 1; SELECT 1": "SETUP_REFUSED",
+        "": "PARSE_SYNTAX_ERROR",
+        "SELECT": "PARSE_SYNTAX_ERROR",
+        "SELECT * FROM nowhere": "TABLE_OR_VIEW_NOT_FOUND",
+    }
+    for text, condition in cases.items():
+        with pytest.raises(HeadraceError) as caught:
+            headrace.run(spark, text)
+        assert caught.value.condition == condition, text
+    assert not where.exists()
+    assert refusal(lambda: headrace.run(spark, 3)) == "USAGE"  # type: ignore[arg-type]
+    assert refusal(lambda: headrace.run(object(), "SELECT 1")) == "NEEDS_CLASSIC_SESSION"  # type: ignore[arg-type]
+
+
+def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    ticket = taken(spark, folder)
+    manifest = json.loads((folder / "ticket.json").read_text())
+    (data,) = [path for path in (folder / "state" / "0").iterdir() if path.suffix == ".parquet"]
+    whole = data.read_bytes()
+
+    def expect(condition: str) -> None:
+        assert refusal(lambda: headrace.resume(spark, ticket)) == condition
+        again = headrace.resume(spark, ticket, keep=True, on_mismatch="restart")
+        assert again.restarted is not None and again.restarted.condition == condition
+        assert again.result().rows() == TOTALS
+
+    data.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    expect("TICKET_DAMAGED")
+    data.write_bytes(whole[:-1])
+    expect("TICKET_DAMAGED")
+    data.unlink()
+    expect("TICKET_DAMAGED")
+    data.write_bytes(whole)
+    (folder / "state" / "0" / f".{data.name}.crc").unlink(missing_ok=True)
+    other = {**manifest["ticket"], "spark": "4.0.0"}
+    (folder / "ticket.json").write_text(tickets.sealed(other))
+    (folder / ".ticket.json.crc").unlink()
+    expect("SPARK_VERSION_DIFFERS")
+    (folder / "ticket.json").write_text(tickets.sealed({**manifest["ticket"], "format": 99}))
+    assert refusal(lambda: headrace.resume(spark, ticket)) == "FORMAT_TOO_NEW"
+    (folder / "ticket.json").write_text(json.dumps(manifest).replace("4.", "5."))
+    assert refusal(lambda: headrace.resume(spark, ticket)) == "TICKET_DAMAGED"
+    (folder / "ticket.json").write_text(tickets.sealed(manifest["ticket"]))
+    (changed,) = [path for path in Path(numbers).iterdir() if path.name.startswith("part-00000")]
+    os.utime(changed, (1, 1))
+    spark.read.parquet(numbers).createOrReplaceTempView("numbers")
+    expect("INPUT_CHANGED")
+    spark.catalog.dropTempView("numbers")
+    assert refusal(lambda: headrace.resume(spark, ticket)) == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+def test_folders_that_are_no_tickets(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+    assert refusal(lambda: headrace.resume(spark, str(tmp_path / "none"))) == "NOT_A_TICKET"
+    assert refusal(lambda: headrace.resume(spark, str(tmp_path))) == "NOT_A_TICKET"
+    assert refusal(lambda: headrace.resume(spark, "nosuch://a/b")) == "PATH_NOT_USABLE"
+    running = headrace.run(spark, slow_program(numbers, 0.3))
+    assert refusal(lambda: running.suspend(str(tmp_path))) == "TICKET_EXISTS"
+    (tmp_path / "file").write_text("x")
+    assert refusal(lambda: running.suspend(str(tmp_path / "file" / "t"))) == "TICKET_NOT_WRITTEN"
+    assert sorted(running.result().rows()) == TOTALS
+
+
+def test_a_query_whose_state_cannot_be_written_goes_on(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3)))
+
+    def full(*_: Any) -> None:
+        raise StoreError("TICKET_NOT_WRITTEN", "no space left on device", hint="make room")
+
+    monkeypatch.setattr(states, "write", full)
+    assert refusal(lambda: running.suspend(str(tmp_path / "t"))) == "TICKET_NOT_WRITTEN"
+    assert not (tmp_path / "t").exists()
+    assert running.status == "running" and len(running._planned.scans) == 1
+    assert sorted(running.result().rows()) == TOTALS
+
+
+def test_a_long_query_makes_room_for_a_short_one(spark: SparkSession, numbers: str) -> None:
+    long = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3), yield_to="short"))
+    short = headrace.run(spark, GROUPED, priority="short")
+    seen = long.status
+    assert short.result().rows() == TOTALS
+    assert seen == "paused"
+    assert sorted(long.result().rows()) == TOTALS
+    assert len(long._planned.scans) == 1  # the grouping was not done again
+
+
+def test_a_ticket_is_resumed_by_one_process_at_a_time(
+    spark: SparkSession, numbers: str, tmp_path: Path, elsewhere: Any
+) -> None:
+    held = after_one_stage(headrace.run(spark, slow_program(numbers, 3.0))).suspend(str(tmp_path / "held"))
+    mine = headrace.resume(spark, held)
+    answer = elsewhere.ask("resume", ticket=str(held))
+    assert answer["error"] == "TICKET_IN_USE" and str(os.getpid()) in answer["message"]
+    mine.cancel()
+    again = headrace.resume(spark, held)  # nothing of it was used up
+    assert again.status == "running" and len(again._planned.scans) == 1
+    again.cancel()
+
+
+@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "soak", reason="starts a Spark of its own to kill it")
+def test_whoever_is_killed_leaves_whole_tickets_or_none(
+    spark: SparkSession, numbers: str, tmp_path: Path, elsewhere: Any
+) -> None:
+    """Killed while resuming, the ticket can be used; killed while suspending, there is none."""
+    held = after_one_stage(headrace.run(spark, slow_program(numbers, 5.0))).suspend(str(tmp_path / "held"))
+    victim = type(elsewhere)()
+    try:
+        assert victim.ask("hold", ticket=str(held)) == "running"
+        assert refusal(lambda: headrace.resume(spark, held)) == "TICKET_IN_USE"
+        query = f"""CREATE TEMPORARY VIEW numbers USING parquet OPTIONS (path '{numbers}');
+            SELECT a.n, count(*) FROM (SELECT n, count(*) FROM numbers GROUP BY n) a CROSS JOIN range(40000000)
+            GROUP BY a.n"""
+        victim.tell("suspend slowly", query=query, path=str(tmp_path / "half"))
+        assert victim.answer() == "begun"
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "half").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        victim.kill()
+    assert refusal(lambda: headrace.resume(spark, str(tmp_path / "half"))) == "NOT_A_TICKET"
+    again = headrace.resume(spark, held)
+    assert again.status == "running" and len(again._planned.scans) == 1
+    again.cancel()
+
+
+def test_a_lease_is_for_one_and_runs_out(spark: SparkSession, tmp_path: Path) -> None:
+    """The claim where there are no locks: nobody else while it is written, the next one after."""
+    folder = Folder(spark, str(tmp_path / "t"))
+    folder.make()
+    first = Lease(folder, 0.8)
+    assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"
+    time.sleep(1.2)
+    assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"  # it is written again and again
+    first._over.set()  # as if its process had died
+    time.sleep(1.2)
+    second = Lease(folder, 0.8)
+    assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"
+    second.release()
+
+
+def test_progress_and_advice(spark: SparkSession, numbers: str) -> None:
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3)))
+    now = running.progress()
+    assert (now.finished, now.total) == (1, 2) and now.pipelines[0].rows and now.pipelines[0].bytes
+    assert "1 of 2 pipelines" in str(running) and "<progress" in running._repr_html_()
+    advice = running.advice()
+    assert advice.best in ("now", "next stage", "restart") and advice.bytes_per_second > 0
+    assert sorted(running.watch().rows()) == TOTALS
+    assert running.progress().fraction == 1

@@ -1,0 +1,129 @@
+"""Streams scanned by Spark tasks: here through shared memory, elsewhere through the owner."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import headrace
+from headrace.database import Database
+from headrace.engine.ring_tasks import RingShare
+from headrace.errors import HeadraceError
+from headrace.stream.ring import Scan
+from headrace.stream.ring.flight import remote_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POSTS = "uid INT, name STRING, score INT"
+QUERY = (
+    "SELECT region, count(*), sum(score), max(name) FROM posts JOIN users ON uid = id GROUP BY region ORDER BY region"
+)
+
+
+def rows(start: int, count: int) -> list[tuple[Any, ...]]:
+    return [(n % 4, f"a name that is long {n:06}", n) for n in range(start, start + count)]
+
+
+def expected(count: int) -> list[tuple[Any, ...]]:
+    of = {"DE": [r for r in rows(0, count) if r[0] in (1, 3)], "FR": [r for r in rows(0, count) if r[0] == 2]}
+    return [(k, len(v), sum(r[2] for r in v), max(r[1] for r in v)) for k, v in of.items()]
+
+
+def opened(spark: SparkSession, capacity: int = 2000, **settings: Any) -> Database:
+    db = headrace.connect(spark=spark, engine="tasks", **settings)
+    db.sql(f"CREATE STREAM posts ({POSTS}) WITH (capacity = {capacity}, timeout = '60 seconds')")
+    db.sql("CREATE TABLE users (id INT, region STRING)")
+    db.insert("users", [(1, "DE"), (2, "FR"), (3, "DE")])
+    return db
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("remote", [False, True])
+def test_differential_tasks_pick_what_this_process_would(spark: SparkSession, remote: bool) -> None:
+    """The answer is the same whether tasks map the ring or ask its owner for their share."""
+    with opened(spark, capacity=20_000, remote_rings=remote) as db:
+        running: Any = db.sql(QUERY)
+        feeds = running._query._feeds
+        for at in range(0, 5000, 1000):
+            db.runtime.rings.open(db.catalog.get("posts")).write(_arrow(rows(at, 1000)))
+        assert running.finish().rows() == expected(5000)
+        assert feeds[0].by_task, "no task picked anything"
+
+
+@pytest.mark.spark
+def test_tasks_that_insert_are_not_starved_by_tasks_that_scan(spark: SparkSession, tmp_path: Path) -> None:
+    """Both tasks of a COPY hold Spark's two slots and wait for room in the ring: somebody else reads on."""
+    file = tmp_path / "posts.csv"
+    file.write_text("".join(",".join(map(str, r)) + "\n" for r in rows(0, 20_000)))
+    with opened(spark, capacity=1000) as db:
+        running = [db.sql(QUERY) for _ in range(2)]
+        db.copy("posts", file)
+        for result in running:
+            assert result.finish().rows() == expected(20_000)
+
+
+@pytest.mark.spark
+def test_rows_a_task_cannot_treat_as_spark_does_are_handed_back(spark: SparkSession) -> None:
+    with opened(spark, capacity=20_000) as db:
+        running: Any = db.sql("SELECT upper(name) AS up, sum(score) FROM posts GROUP BY upper(name)")
+        db.insert("posts", [(1, "straße", 3), (1, "weg", 4), (2, "weg", 5)])
+        assert sorted(running.finish().rows()) == [("STRASSE", 3), ("WEG", 9)]
+
+
+@pytest.mark.spark
+def test_cancelled_scans_end_their_tasks(spark: SparkSession) -> None:
+    with opened(spark) as db:
+        running: Any = db.sql("SELECT count(*) FROM posts")
+        db.insert("posts", rows(0, 10))
+        running.cancel()
+        with pytest.raises(HeadraceError, match="QUERY_CANCELLED"):
+            running.rows()
+
+
+def _arrow(values: list[tuple[Any, ...]]) -> Any:
+    import pyarrow as pa
+
+    uids, names, scores = zip(*values, strict=True)
+    return pa.table({"uid": pa.array(uids, pa.int32()), "name": names, "score": pa.array(scores, pa.int32())})
+
+
+def test_a_task_that_runs_again_fails_the_query() -> None:
+    with headrace.connect() as db:
+        db.sql(f"CREATE STREAM posts ({POSTS}) WITH (capacity = 100)")
+        ring = db.runtime.rings.open(db.catalog.get("posts"))
+        scan = Scan.start(ring, ["score"], timeout=30)
+        share = RingShare("posts", ring.folder, scan.ticket, ("score",), "", "")
+        ring.write(_arrow(rows(0, 10)))
+        first = share.batches(0, attempt=0)
+        assert next(first).num_rows == 10
+        with pytest.raises(HeadraceError, match="STREAM_TASK_RETRIED"):
+            next(share.batches(0, attempt=1))
+        ring.write(_arrow(rows(0, 5)))
+        assert next(share.batches(1, attempt=1)).num_rows == 5  # the first attempt of this one had read nothing
+        scan.give_up()
+
+
+def test_the_owner_serves_shares_of_a_reader_and_refuses_strangers() -> None:
+    with headrace.connect() as db:
+        db.sql(f"CREATE STREAM posts ({POSTS}) WITH (capacity = 100, overflow = 'overwrite')")
+        ring = db.runtime.rings.open(db.catalog.get("posts"))
+        server = db.runtime.rings.flights.on("127.0.0.1")
+        scan = Scan.start(ring, ["name", "score"], timeout=30)
+        ring.write(_arrow(rows(0, 10)))
+        found = remote_batches(server.location, server.secret, "posts", scan.ticket, ["name", "score"], 1)
+        batch = next(found)
+        assert batch.to_pylist() == [{"name": r[1], "score": r[2]} for r in rows(0, 10)]
+        threading.Timer(0.2, scan.finish).start()
+        assert list(found) == []
+        late = Scan.start(ring, ["score"], timeout=30)
+        ring.write(_arrow(rows(0, 300)))
+        with pytest.raises(HeadraceError, match="STREAM_OVERRUN"):
+            list(remote_batches(server.location, server.secret, "posts", late.ticket, ["score"], 1))
+        with pytest.raises(HeadraceError, match="STREAM_OWNER_UNREACHABLE"):
+            list(remote_batches(server.location, "guess", "posts", late.ticket, ["score"], 1))
+        for left in (scan, late):
+            left.give_up()

@@ -1,0 +1,514 @@
+"""The ring against a plain list, with many writers and readers, and with processes that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from ring_processes import CHECKED, checked_rows, is_whole
+
+from conftest import examples
+from headrace.errors import ExecutionError
+from headrace.stream.ring import Ring, Scan
+from headrace.stream.ring.book import Overflow
+from headrace.stream.ring.ring import Terms
+from headrace.stream.ring.scan import WindowOver
+from headrace.types import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    STRING,
+    TIMESTAMP,
+    TINYINT,
+    Field,
+    arrow_schema,
+    decimal,
+)
+
+COLUMNS = (Field("n", BIGINT), Field("text", STRING), Field("flag", BOOLEAN), Field("price", decimal(20, 2)))
+NAMES = [f.name for f in COLUMNS]
+SCRIPT = Path(__file__).with_name("ring_processes.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "ring"
+
+
+@pytest.fixture
+def rings(folder: Path) -> Iterator[Any]:
+    made: list[Ring] = []
+
+    def make(capacity: int, overflow: Overflow = Overflow.BLOCK, **given: Any) -> Ring:
+        columns, limit = given.pop("columns", COLUMNS), given.pop("text_limit", 1 << 20)
+        terms = Terms(capacity, given.pop("timeout", 0.2), overflow, given.pop("patience", 60.0))
+        made.append(Ring.create(folder, "s", columns, terms, text_limit=limit))
+        return made[-1]
+
+    yield make
+    for ring in made:
+        if ring.folder.exists():
+            ring.destroy()
+
+
+def rows_of(values: list[dict[str, Any]], columns: tuple[Field, ...] = COLUMNS) -> pa.Table:
+    return pa.Table.from_pylist(values, schema=arrow_schema(columns))
+
+
+def numbered(start: int, count: int) -> list[dict[str, Any]]:
+    return [{"n": n, "text": "x" * (n % 30), "flag": n % 2 == 0, "price": None} for n in range(start, start + count)]
+
+
+def drained(scan: Scan) -> list[dict[str, Any]]:
+    """What is there now."""
+    found: list[dict[str, Any]] = []
+    while (batch := scan.next(wait=0)) is not None:
+        batch.validate(full=True)
+        found += batch.to_pylist()
+    return found
+
+
+def started(name: str, folder: Path, *numbers: int) -> subprocess.Popen[str]:
+    arguments = [sys.executable, str(SCRIPT), name, str(folder), *map(str, numbers)]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+
+
+def killed_when_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+
+
+# One process
+
+
+_values = st.fixed_dictionaries(
+    {
+        "n": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "text": st.none() | st.text(max_size=40) | st.sampled_from(["x" * 12, "x" * 13, "é" * 6, "é" * 7]),
+        "flag": st.none() | st.booleans(),
+        "price": st.none() | st.decimals(-(10**17), 10**17, places=2),
+    }
+)
+
+
+class RingModel(RuleBasedStateMachine):
+    """A ring that overwrites, beside a list of all that was ever written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ring: Ring | None = None
+        self.written: list[dict[str, Any]] = []
+        self.readers: list[tuple[Scan, int]] = []
+
+    @precondition(lambda self: self.ring is None)
+    @rule(capacity=st.integers(1, 24), text=st.integers(300, 700))
+    def make(self, capacity: int, text: int) -> None:
+        self.folder = Path(f"/tmp/ring-model-{os.getpid()}-{id(self)}")
+        self.ring = Ring.create(self.folder, "s", COLUMNS, Terms(capacity, 60, Overflow.OVERWRITE), text_limit=text)
+
+    @precondition(lambda self: self.ring is not None)
+    @rule(values=st.lists(_values, max_size=30))
+    def insert(self, values: list[dict[str, Any]]) -> None:
+        assert self.ring is not None
+        self.ring.write(rows_of(values))
+        self.written += values
+
+    @precondition(lambda self: self.ring is not None and len(self.readers) < 4)
+    @rule(columns=st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
+    def begin(self, columns: list[str]) -> None:
+        assert self.ring is not None
+        self.readers.append((Scan.start(self.ring, columns), len(self.written)))
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), most=st.integers(1, 10), times=st.integers(1, 5))
+    def read(self, data: st.DataObject, most: int, times: int) -> None:
+        assert self.ring is not None
+        which = data.draw(st.integers(0, len(self.readers) - 1))
+        scan, at = self.readers.pop(which)
+        for _ in range(times):
+            try:
+                batch = scan.next(most=most, wait=0)
+            except ExecutionError as error:
+                assert error.condition == "STREAM_OVERRUN"
+                # Rounds may be cut short by their text, so fewer rows than slots may be enough.
+                assert self.ring.usage().head - scan.position > 0
+                scan.give_up()
+                return
+            if batch is None:
+                assert at == len(self.written)
+                break
+            batch.validate(full=True)
+            expected = self.written[at : at + batch.num_rows]
+            assert batch.to_pylist() == [{c: row[c] for c in batch.schema.names} for row in expected]
+            at += batch.num_rows
+        self.readers.append((scan, at))
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        scan, _ = self.readers.pop(data.draw(st.integers(0, len(self.readers) - 1)))
+        assert scan.end() == 0
+
+    @invariant()
+    def oldest_first(self) -> None:
+        if self.ring is not None:
+            scan = Scan.start(self.ring, NAMES, oldest=True)
+            found = drained(scan)
+            scan.end()
+            assert found == self.written[len(self.written) - len(found) :]
+
+    def teardown(self) -> None:
+        if self.ring is not None:
+            self.ring.destroy()
+
+
+RingModel.TestCase.settings = settings(max_examples=examples(20), stateful_step_count=20)
+test_differential_ring_model = RingModel.TestCase
+
+
+@settings(max_examples=examples(25))
+@given(
+    capacity=st.integers(1, 40),
+    chunks=st.lists(st.lists(_values, max_size=25), max_size=6),
+    seed=st.integers(0, 99),
+)
+def test_differential_blocked_writer_and_reader(
+    tmp_path_factory: pytest.TempPathFactory, capacity: int, chunks: list[list[dict[str, Any]]], seed: int
+) -> None:
+    """A reader that is slower than the writer gets every tuple, once, in order, however small the ring is."""
+    ring = Ring.create(tmp_path_factory.mktemp("r") / "ring", "s", COLUMNS, Terms(capacity, 5), text_limit=4096)
+    scan = Scan.start(ring, NAMES)
+    writer = threading.Thread(target=lambda: [ring.write(rows_of(c)) for c in chunks])
+    expected = [row for chunk in chunks for row in chunk]
+    found: list[dict[str, Any]] = []
+    try:
+        writer.start()
+        sizes = np.random.default_rng(seed)
+        while len(found) < len(expected):
+            batch = scan.next(most=int(sizes.integers(1, 12)), wait=5)
+            assert batch is not None
+            found += batch.to_pylist()
+        assert found == expected
+    finally:
+        scan.give_up()
+        writer.join()
+        ring.destroy()
+
+
+def test_every_type_comes_back(rings: Any) -> None:
+    columns = (
+        *(Field("b", BOOLEAN), Field("t", TINYINT), Field("i", INT), Field("l", BIGINT), Field("d", DOUBLE)),
+        *(Field("day", DATE), Field("at", TIMESTAMP), Field("x", BINARY), Field("dec", decimal(38, 10))),
+    )
+    ring = rings(64, columns=columns)
+    text = "2020-01-02 03:04:05.123456"
+    values = pa.table(
+        {
+            "b": [True, None, False],
+            "t": pa.array([-128, None, 127], pa.int8()),
+            "i": pa.array([-(2**31), None, 2**31 - 1], pa.int32()),
+            "l": pa.array([-(2**63), None, 2**63 - 1], pa.int64()),
+            "d": [float("-inf"), None, -0.0],
+            "day": pa.array([0, None, -5], pa.int32()).cast(pa.date32()),
+            "at": pa.array([text, None, text]).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")),
+            "x": [b"", None, b"\0" * 100],
+            "dec": pa.array([None, "-1.5", "9999999999999999999999999999.0"]).cast(pa.decimal128(38, 10)),
+        }
+    )
+    scan = Scan.start(ring, [f.name for f in columns])
+    ring.write(values.slice(1))
+    ring.write(values)
+    assert drained(scan) == [*values.slice(1).to_pylist(), *values.to_pylist()]
+
+
+def test_columns_left_out_are_null_and_only_wanted_ones_are_copied(rings: Any) -> None:
+    ring = rings(8)
+    scan = Scan.start(ring, ["n", "flag"])
+    ring.write(pa.table({"flag": [True, False]}))
+    assert drained(scan) == [{"n": None, "flag": True}, {"n": None, "flag": False}]
+
+
+def test_window_ends_after_the_timeout_not_before(rings: Any) -> None:
+    ring = rings(64, timeout=0.15)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 3)))
+    assert len(drained(scan)) == 3
+    time.sleep(0.3)  # a consumer slower than the timeout: what came meanwhile is still read
+    ring.write(rows_of(numbered(3, 2)))
+    assert len(drained(scan)) == 2
+    began = time.monotonic()
+    with pytest.raises(WindowOver):
+        scan.next()
+    assert 0.14 < time.monotonic() - began < 5
+
+
+def test_finish_reads_what_is_there_and_cancel_does_not(rings: Any) -> None:
+    ring = rings(64, timeout=60)
+    first, second = Scan.start(ring, ["n"]), Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 5)))
+    first.finish()
+    ring.write(rows_of(numbered(5, 5)))
+    batch = first.next()
+    assert batch is not None
+    assert batch.num_rows == 5
+    with pytest.raises(WindowOver):
+        first.next()
+    second.cancel()
+    with pytest.raises(ExecutionError, match="QUERY_CANCELLED"):
+        second.next()
+
+
+def test_text_outlives_its_slots(rings: Any) -> None:
+    ring = rings(4, Overflow.OVERWRITE)
+    scan = Scan.start(ring, ["text"])
+    ring.write(rows_of([{"text": "a rather long text that lies outside"}]))
+    batch = scan.next()
+    for n in range(40):
+        ring.write(rows_of([{"text": f"another long text number {n}"}]))
+    assert batch is not None
+    assert batch.to_pylist() == [{"text": "a rather long text that lies outside"}]
+    assert len(list(ring.folder.glob("text-*"))) == 2
+
+
+def test_overrun_says_how_far_behind(rings: Any) -> None:
+    ring = rings(10, Overflow.OVERWRITE)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 25)))
+    with pytest.raises(ExecutionError, match="25 tuples behind stream s, which keeps 10") as error:
+        scan.next()
+    assert error.value.condition == "STREAM_OVERRUN"
+    assert "capacity = 32" in str(error.value.hint)
+    assert "overflow = 'block'" in str(error.value.hint)
+    assert ring.usage().overruns == 1
+
+
+def test_overwritten_while_copied_is_noticed(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = rings(10, Overflow.OVERWRITE)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 10)))
+    copy = Scan._copy
+
+    def slowly(self: Scan, lo: int, hi: int) -> Any:
+        found = copy(self, lo, hi)
+        ring.write(rows_of(numbered(10, 1)))
+        return found
+
+    monkeypatch.setattr(Scan, "_copy", slowly)
+    with pytest.raises(ExecutionError, match="STREAM_OVERRUN"):
+        scan.next()
+
+
+def test_blocked_writer_goes_on_without_a_reader_that_stands_still(rings: Any) -> None:
+    ring = rings(10, patience=0.2)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 25)))
+    with pytest.raises(ExecutionError, match="STREAM_OVERRUN"):
+        scan.next()
+    used = ring.usage()
+    assert used.blocked_seconds > 0.1
+    assert used.readers == ()
+
+
+def test_full_ring_refuses_all_of_a_write(rings: Any) -> None:
+    ring = rings(10, Overflow.ERROR)
+    ring.write(rows_of(numbered(0, 25)))  # nobody reads: nothing to lose
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(25, 8)))
+    with pytest.raises(ExecutionError, match="STREAM_FULL"):
+        ring.write(rows_of(numbered(33, 3)))
+    ring.write(rows_of(numbered(40, 2)))
+    assert [row["n"] for row in drained(scan)] == [*range(25, 33), 40, 41]
+
+
+def test_a_round_whose_text_is_full_ends_early(rings: Any) -> None:
+    ring = rings(100, text_limit=4096)
+    scan = Scan.start(ring, ["text"])
+    texts = [f"{n:03}" + "y" * 1000 for n in range(30)]
+    found: list[str] = []
+    for text in texts:
+        ring.write(rows_of([{"text": text}]))
+        found += [row["text"] for row in drained(scan)]
+    assert found == texts
+    with pytest.raises(ExecutionError, match="STREAM_TEXT_TOO_LONG"):
+        ring.write(rows_of([{"text": "z" * 5000}]))
+    ring.write(rows_of([{"text": "after"}]))
+    assert drained(scan) == [{"text": "after"}]
+    assert scan.end() == 0
+
+
+def test_rows_of_a_failed_statement_fail_their_readers(rings: Any) -> None:
+    ring = rings(100, timeout=60)
+    early = Scan.start(ring, ["n"])
+    written = ring.write(rows_of(numbered(0, 5)))
+    ring.book.roll_back(written.lo, written.hi)
+    late = Scan.start(ring, ["n"])
+    with pytest.raises(ExecutionError, match="STREAM_ROLLED_BACK"):
+        early.next()
+    ring.write(rows_of(numbered(5, 5)))
+    assert len(drained(late)) == 5
+
+
+def test_interrupted_write_leaves_a_hole(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = rings(100)
+    scan = Scan.start(ring, ["n"])
+    publish = ring.book.publish
+
+    def interrupted(claimed: Any) -> None:
+        monkeypatch.setattr(ring.book, "publish", publish)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ring.book, "publish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ring.write(rows_of(numbered(0, 5)))
+    ring.write(rows_of(numbered(5, 5)))
+    assert [row["n"] for row in drained(scan)] == [5, 6, 7, 8, 9]
+
+
+def test_capacity_beyond_memory_is_refused(rings: Any, folder: Path) -> None:
+    with pytest.raises(ExecutionError, match="STREAM_CAPACITY_TOO_LARGE"):
+        rings(1 << 50)
+    assert not folder.exists()
+
+
+def test_a_window_that_is_over_holds_nobody_up(rings: Any) -> None:
+    ring = rings(8, timeout=0.05)
+    scan = Scan.start(ring, ["n"])
+    with pytest.raises(WindowOver):
+        scan.next()
+    ring.write(rows_of(numbered(0, 30)))
+    assert ring.usage().readers == ()
+
+
+# Many threads and processes
+
+
+def test_torture_four_writers_four_readers(rings: Any, folder: Path) -> None:
+    """Every tuple of 4 writing processes reaches each query once and whole; one query is shared by 3 workers."""
+    rows = 6000
+    ring = rings(4096, columns=CHECKED, timeout=60, text_limit=1 << 18)
+    shared, alone = (Scan.start(ring, ["n"]) for _ in range(2))
+    readers = [started("read", folder, shared.ticket.reader, shared.ticket.id, w) for w in range(3)]
+    readers.append(started("read", folder, alone.ticket.reader, alone.ticket.id, 0))
+    writers = [started("write", folder, w, rows) for w in range(4)]
+    assert [(w.communicate()[0] and w.returncode) or w.returncode for w in writers] == [0] * 4
+    for scan in (shared, alone):
+        scan.finish()
+    outputs = [reader.communicate()[0] for reader in readers]
+    assert [reader.returncode for reader in readers] == [0] * 4
+    for group in (outputs[:3], outputs[3:]):
+        found: dict[int, list[int]] = {}
+        for part in (p for text in group for p in text.strip().split(";") if p):
+            writer, ns = part.split(":")
+            found.setdefault(int(writer), []).extend(map(int, ns.split(",")))
+        assert {w: sorted(ns) for w, ns in found.items()} == {w: list(range(rows)) for w in range(4)}
+    assert ring.usage().lost == 0
+
+
+def test_torture_overwritten_readers_never_see_a_torn_tuple(rings: Any) -> None:
+    ring = rings(512, Overflow.OVERWRITE, columns=CHECKED, timeout=0.5, text_limit=1 << 14)
+    stop = threading.Event()
+    seen, overruns, torn = [0], [0], list[Any]()
+
+    def read() -> None:
+        while not stop.is_set():
+            scan = Scan.start(ring, [f.name for f in CHECKED], oldest=True)
+            try:
+                while not stop.is_set():
+                    batch = scan.next(most=400, wait=0.05)
+                    if batch is not None:
+                        seen[0] += batch.num_rows
+                        torn.extend(row for row in batch.to_pylist() if not is_whole(row))
+            except (ExecutionError, WindowOver):
+                overruns[0] += 1
+            scan.give_up()
+
+    def write(writer: int) -> None:
+        for at in range(0, 8000, 100):
+            ring.write(chunks[writer][at : at + 100])
+
+    chunks = [checked_rows(w, 0, 8000) for w in range(2)]
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    writers = [threading.Thread(target=write, args=(w,)) for w in range(2)]
+    for thread in (*readers, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    for thread in readers:
+        thread.join()
+    assert not torn
+    assert seen[0]
+
+
+# Killed processes
+
+
+def test_a_killed_writers_range_becomes_a_hole(rings: Any, folder: Path) -> None:
+    ring = rings(1000, timeout=5)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 10)))
+    killed_when_ready(started("claim_and_hang", folder, 20))
+    ring.write(rows_of(numbered(30, 10)))  # returns: the dead writer is noticed
+    assert [row["n"] for row in drained(scan)] == [*range(10), *range(30, 40)]
+    assert scan.end() == 20
+    assert ring.usage().lost == 20
+
+
+def test_readers_do_not_wait_for_a_killed_writer(rings: Any, folder: Path) -> None:
+    ring = rings(1000, timeout=30)
+    scan = Scan.start(ring, ["n"])
+    killed_when_ready(started("claim_and_hang", folder, 20))
+    ring.write(rows_of(numbered(0, 5)), wait=False)
+    batch = scan.next(wait=10)
+    assert batch is not None
+    assert batch.num_rows == 5
+
+
+def test_a_killed_readers_text_is_reclaimed_and_writers_go_on(rings: Any, folder: Path) -> None:
+    ring = rings(8)
+    ring.write(rows_of(numbered(13, 8)))
+    process = started("hold_text", folder)
+    killed_when_ready(process)
+    for n in range(10):
+        ring.write(rows_of(numbered(13 + n, 8)))
+    assert len(list(ring.folder.glob("text-*"))) == 2
+    assert not ring.book.has_readers
+
+
+def test_a_killed_scan_worker_fails_its_query(rings: Any, folder: Path) -> None:
+    ring = rings(100, timeout=30)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 10)))
+    killed_when_ready(started("pick_and_hang", folder, scan.ticket.reader, scan.ticket.id))
+    ring.usage()
+    with pytest.raises(ExecutionError, match="STREAM_READER_DIED"):
+        scan.next()
+
+
+def test_a_ring_that_is_no_more_says_so(rings: Any, folder: Path) -> None:
+    ring = rings(100)
+    other = Ring.open(folder)
+    ring.destroy()
+    with pytest.raises(ExecutionError, match="STREAM_CLOSED"):
+        other.write(rows_of(numbered(0, 1)))
+    with pytest.raises(ExecutionError, match="STREAM_CLOSED"):
+        Ring.open(folder)

@@ -1,0 +1,138 @@
+"""Other processes insert into a stream through shared memory: queries and views see the same rows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.database import Database
+from headrace.errors import HeadraceError
+
+PREAMBLE = """
+import sys, headrace
+path = sys.argv[1]
+"""
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    with headrace.connect(tmp_path / "d") as db:
+        db.sql("CREATE STREAM posts (uid INT, content STRING) WITH (capacity = 500, timeout = '60 seconds')")
+        db.sql("CREATE VIEW per_user AS SELECT uid, count(*) AS n, max(content) AS m FROM posts GROUP BY uid")
+        yield db
+
+
+def process(db: Database, program: str) -> subprocess.Popen[str]:
+    text = PREAMBLE + textwrap.dedent(program)
+    return subprocess.Popen(
+        [sys.executable, "-c", text, str(db.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def output(db: Database, program: str) -> str:
+    out, error = process(db, program).communicate(timeout=60)
+    assert not error, error
+    return out
+
+
+def test_two_processes_and_this_one_insert(db: Database) -> None:
+    running = db.sql("SELECT uid, count(*) AS n, max(content) AS m FROM posts GROUP BY uid")
+    program = """
+        with headrace.ring(path, "posts", columns="uid int, content string") as posts:
+            for n in range(30):
+                posts.insert([(WHO, f"a text of some length {n}")] * 50)
+    """
+    others = [process(db, program.replace("WHO", str(who))) for who in (1, 2)]
+    for n in range(20):
+        db.insert("posts", [(3, f"own {n:02}")] * 10)
+    for other in others:
+        _, error = other.communicate(timeout=120)
+        assert other.returncode == 0, error
+    expected = [(1, 1500, "a text of some length 9"), (2, 1500, "a text of some length 9"), (3, 200, "own 19")]
+    assert sorted(db.sql("SELECT * FROM per_user").rows()) == expected  # acknowledged means that views have it
+    assert sorted(running.finish().rows()) == expected
+
+
+def test_what_does_not_fit_is_refused_by_name(db: Database) -> None:
+    db.sql("CREATE STREAM plain (a INT)")
+    db.sql("CREATE STREAM ints (a INT) WITH (capacity = 10)")
+    db.sql("CREATE VIEW inverse AS SELECT sum(1 / a) AS s FROM ints")
+    found = output(
+        db,
+        """
+        def refused(run):
+            try:
+                run()
+                print("taken")
+            except headrace.HeadraceError as error:
+                print(error.condition)
+        refused(lambda: headrace.ring(path, "posts", columns="uid INT, text STRING"))
+        refused(lambda: headrace.ring(path, "posts", columns="uid BIGINT, content STRING"))
+        refused(lambda: headrace.ring(path, "plain"))
+        posts = headrace.ring(path, "posts")
+        refused(lambda: posts.insert([{"uid": "x", "content": "y"}]))
+        refused(lambda: posts.insert([{"uid": 1, "other": "y"}]))
+        ints = headrace.ring(path, "ints")
+        refused(lambda: ints.insert([(0,)]))
+        refused(lambda: ints.insert([(2,)]))
+        """,
+    )
+    assert found.split() == [
+        *("STREAM_SCHEMA_MISMATCH", "STREAM_SCHEMA_MISMATCH", "STREAM_NOT_BUFFERED"),
+        *("INSERT_TYPE_MISMATCH", "UNKNOWN_COLUMN", "STREAM_ROLLED_BACK", "taken"),
+    ]
+    assert db.sql("SELECT * FROM inverse").rows() == [(0.5,)]
+
+
+def test_a_dropped_stream_is_noticed(db: Database) -> None:
+    other = process(
+        db,
+        """
+        import time
+        posts = headrace.ring(path, "posts")
+        print("ready", flush=True)
+        try:
+            while True:
+                posts.insert([(1, "x")])
+                time.sleep(0.01)
+        except headrace.HeadraceError as error:
+            print(error.condition)
+        """,
+    )
+    assert other.stdout is not None
+    assert other.stdout.readline() == "ready\n"
+    db.sql("DROP STREAM posts CASCADE")
+    assert other.communicate(timeout=60)[0].strip() == "STREAM_CLOSED"
+
+
+def test_a_database_nobody_has_open(tmp_path: Path) -> None:
+    with pytest.raises(HeadraceError, match="STREAM_NOT_BUFFERED"):
+        headrace.ring(tmp_path, "posts")
+
+
+def test_rings_of_a_killed_owner_are_cleaned_at_the_next_open(tmp_path: Path) -> None:
+    program = PREAMBLE + textwrap.dedent(
+        """
+        import os, signal
+        db = headrace.connect(path)
+        db.sql("CREATE STREAM posts (uid INT) WITH (capacity = 500)")
+        db.insert("posts", [(1,)])
+        print(db.runtime.rings.all()[0].folder, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path / "d")], capture_output=True, text=True)
+    folder = Path(killed.stdout.strip())
+    assert folder.exists()
+    with headrace.connect(tmp_path / "other"):
+        assert not folder.exists()
+    with headrace.connect(tmp_path / "d") as db:
+        running = db.sql("SELECT count(*) FROM posts")
+        db.insert("posts", [(1,)])
+        assert running.finish().rows() == [(1,)]
