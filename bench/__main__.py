@@ -1,4 +1,4 @@
-"""``python -m bench``: run the benchmarks and write docs/benchmarks/continuous-views.md.
+"""``python -m bench``: run the benchmarks and write the pages of docs/benchmarks.
 
 A figure is only written when every system's answer was the same. The exit
 status is 0 when everything ran, whether or not every bar was met: a miss is a
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench import bars, memory, move, ours, plant, plots, refresh, report, ring, telephone, tpch, views
+from bench import bars, memory, move, ours, plant, plots, refresh, report, ring, sample, telephone, tpch, views
+from bench.bars import Bar
 from bench.measure import Outcome, System, side_by_side
 from bench.peers import duck, flink, flink_live
 from bench.peers import spark as spark_peer
@@ -48,6 +49,9 @@ class Sizes:
     views_rows: int = 50_000
     views_runs: int = 3
     memory_rows: int = 50_000_000
+    sample_runs: int = 5
+    sample_slow: bool = True
+    """Whether Spark's takeSample takes part, which reads every row into Python, twice."""
     move_queries: tuple[str, ...] = move.CHOSEN
     move_scale: float = 10.0
     move_states_of: tuple[str, ...] = ()
@@ -69,6 +73,8 @@ QUICK = Sizes(
     views_rows=10_000,
     views_runs=1,
     memory_rows=2_000_000,
+    sample_runs=2,
+    sample_slow=False,
     move_queries=("q13", "q18"),
     move_scale=0.1,
     move_states_of=("q13", "q18"),
@@ -89,6 +95,8 @@ class Run:
     """Flink's, if it takes part."""
     bars: list[bars.Bar] = field(default_factory=list)
     sections: list[str] = field(default_factory=list)
+    pages: dict[str, tuple[str, list[Bar], list[str]]] = field(default_factory=dict)
+    """Parts with a page of their own: its title, bars and sections, by file."""
     streams: list[str] = field(default_factory=list)
     """Sections of the page about queries of streams."""
     java: str | None = None
@@ -179,6 +187,15 @@ def _memory(run: Run) -> None:
     run.sections += report.memory_section(results, plots.memory(results, file) if file else None)
 
 
+def _sample(run: Run) -> None:
+    data = tpch.Data(ROOT / "data", run.sizes.scale)
+    with run.spark() as spark:
+        result = sample.run(spark, data.lineitem("parquet"), run.sizes.sample_runs, run.sizes.sample_slow, run.say)
+    file = run.plot("shares.svg")
+    sections = report.sample_page(result, plots.shares(result, file) if file else None)
+    run.pages["samples.md"] = ("Samples beside their peers", bars.sample_bars(result), sections)
+
+
 def _ring(run: Run) -> None:
     sizes = run.sizes
     with run.spark() as spark:
@@ -211,6 +228,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "refresh": _refresh,
     "views": _views,
     "memory": _memory,
+    "sample": _sample,
     "move": _move,
     "tpch": _tpch,
     "ring": _ring,
@@ -225,6 +243,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", choices=tuple(PARTS), action="append", help="run this part only (may be given twice)")
     parser.add_argument("--peers-only", action="store_true", help="leave Headrace out")
     parser.add_argument("--no-flink", action="store_true", help="leave Flink out")
+    parser.add_argument("--no-take-sample", action="store_true", help="leave rdd.takeSample out, which takes minutes")
     parser.add_argument("--runs", type=int, help="timed runs of each system on TPC-H (3; quick: 1)")
     parser.add_argument("--scale", type=float, help="TPC-H scale factor (1; quick: 0.1)")
     parser.add_argument("--output", type=Path, help="directory to write to (docs/benchmarks; a partial run: none)")
@@ -246,6 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [p for p in PARTS if p in (chosen.only or PARTS) and (p in WITH_PEERS or not chosen.peers_only)]
     base = QUICK if chosen.quick else Sizes()
     sizes = replace(base, scale=chosen.scale or base.scale, runs=chosen.runs or base.runs)
+    if chosen.no_take_sample:
+        sizes = replace(sizes, sample_slow=False)
     # A partial run must not overwrite the whole report.
     whole = not (chosen.quick or chosen.only or chosen.peers_only or chosen.no_flink or chosen.scale)
     output = chosen.output or (DOCS if whole else None)
@@ -258,32 +279,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     command = " ".join(["python -m bench", *(sys.argv[1:] if arguments is None else arguments)])
     command = command.replace(f" --output {chosen.output}", "")  # where it went is no part of what was measured
-    head = [
-        f"Machine: {report.machine()}.  ",
-        f"Versions: {report.versions(run.java, run.flink)}.  ",
-        f"Command: `{'make bench' if whole else command}`.",
-        "",
-    ]
-    judged = [] if chosen.quick else run.bars  # the bars are for the whole data
-    # Each page has the bars of its own figures.
     pages = {
-        "continuous-views.md": ("# Continuous views beside their peers", run.sections, False),
-        "streams.md": ("# Queries of streams beside batches", run.streams, True),
+        "continuous-views.md": ("Continuous views beside their peers", run.bars, run.sections),
+        "streams.md": ("Queries of streams beside batches", run.bars, run.streams),
+        **run.pages,
     }
-    texts = {}
-    for name, (title, sections, of_ring) in pages.items():
-        own = [bar for bar in judged if bar.what.startswith("ring:") == of_ring]
-        if sections:
-            parts_of_page = [title, "", *head, *(report.bars_section(own) if own else []), *sections]
-            texts[name] = "\n".join(parts_of_page).rstrip() + "\n"
-            console.print(texts[name], markup=False)
-    for bar in judged:
-        console.print(str(bar), style="" if bar.met else "bold red", markup=False)
-    if output:
-        output.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
+    for name, (title, bars_of_run, sections) in pages.items():
+        if not sections:
+            continue
+        head = [
+            f"# {title}",
+            "",
+            f"Machine: {report.machine()}.  ",
+            f"Versions: {report.versions(run.java, run.flink)}.  ",
+            f"Command: `{'make bench' if whole else command}`.",
+            "",
+        ]
+        # Each page has the bars of its own figures; they are for the whole data.
+        own = [b for b in bars_of_run if b.what.startswith("ring:") == (name == "streams.md")]
+        judged = [] if chosen.quick else own
+        text = "\n".join(head + (report.bars_section(judged) if judged else []) + sections).rstrip() + "\n"
+        console.print(text, markup=False)
+        for bar in judged:
+            console.print(str(bar), style="" if bar.met else "bold red", markup=False)
+        if output:
+            output.mkdir(parents=True, exist_ok=True)
             (output / name).write_text(text)
-        console.print(f"written: {output.relative_to(ROOT) if output.is_relative_to(ROOT) else output}")
+            console.print(f"written: {output.relative_to(ROOT) if output.is_relative_to(ROOT) else output}/{name}")
     return 0
 
 

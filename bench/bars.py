@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench import ring
+from bench import ring, sample
 from bench.measure import Outcome, geometric_mean, ratios
 from bench.memory import Memory
 from bench.move import Moves
@@ -46,6 +46,12 @@ MOVE_SMALL = 100_000_000
 MOVE_WORTH = 0.3
 # Resident memory wobbles with allocators and compaction; ten per cent over 40 M rows is no growth with rows.
 MEMORY_GROWTH = 1.10
+# How many times as fast as its peers a sample of lineitem in Parquet is drawn.
+SAMPLE_SPEED = {sample.SORTED: 5.0, sample.TAKEN: 5.0, sample.FRACTION: 1.0}
+SAMPLE_OF_DUCKDB = 1.5
+SAMPLE_ARROW = 5.0
+SAMPLE_SELECTED_US = 1.0
+SAMPLE_WORKERS = 1.8  # of two; linear is 2
 RING_QUERIES = 4.0
 RING_ARROW = 8.0
 RING_CSV = 4.5
@@ -174,3 +180,23 @@ def memory_bar(results: Sequence[Memory]) -> Bar:
     rows = max(result.rows[-1] for result in results)
     growth = max(result.growth for result in results)
     return at_most(f"memory over {rows:,} rows, last tenth over second", growth, MEMORY_GROWTH, "x")
+
+
+def sample_bars(result: sample.Samples) -> list[Bar]:
+    mine = result.parquet[sample.HEADRACE].median
+    selected = "sample: time of a selected row, in memory, one thread"
+    bars = [at_most(selected, 1e6 * result.selected, SAMPLE_SELECTED_US, " µs")]
+    for peer, bar in SAMPLE_SPEED.items():
+        if peer in result.parquet:
+            speed = result.parquet[peer].median / mine
+            bars.append(at_least(f"sample: from Parquet, speed relative to {peer}", speed, bar, "x"))
+    beyond = (mine - result.job.median) / result.parquet[sample.DUCKDB].median
+    what = "sample: from Parquet, time without a Spark job's fixed cost, relative to DuckDB"
+    bars.append(at_most(what, beyond, SAMPLE_OF_DUCKDB, "x"))
+    arrow = result.arrow[sample.DUCKDB].median / result.arrow[sample.HEADRACE].median
+    bars.append(at_least("sample: from Arrow in memory, speed relative to DuckDB", arrow, SAMPLE_ARROW, "x"))
+    one, *_, all_of_them = (timing.median - result.job.median for timing in result.by_workers.values())
+    if len(result.by_workers) > 1:
+        what = f"sample: {max(result.by_workers)} workers on Spark, speed relative to one, without the fixed cost"
+        bars.append(at_least(what, one / all_of_them, SAMPLE_WORKERS, "x"))
+    return bars

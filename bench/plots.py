@@ -10,6 +10,7 @@ from bench.measure import Outcome
 from bench.memory import Memory
 from bench.move import Moves
 from bench.ring import RingResult
+from bench.sample import SIZES, WORKERS, Samples
 from bench.telephone import Aim
 from bench.views import Views
 
@@ -59,6 +60,20 @@ def tpch(outcomes: Mapping[str, Outcome], file: Path) -> str:
     _side_by_side(axes, list(outcomes), series)
     axes.set_ylabel("seconds, insert to answer")
     axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.25))
+    return _save(figure, file)
+
+
+def shares(result: Samples, file: Path) -> str:
+    """How many times as fast the Fenwick tree shares out a sample as hypergeometric draws do, as in 000 Fig. 5.3."""
+    figure, axes = _figure()
+    for workers in WORKERS:
+        axes.plot(SIZES, [result.faster(n, workers) for n in SIZES], marker="o", markersize=3, label=f"{workers:,}")
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rows drawn")
+    axes.set_ylabel("speed of Fenwick over hypergeometric")
+    axes.legend(title="workers", ncols=2)
     return _save(figure, file)
 
 

@@ -20,6 +20,7 @@ from bench.move import Moves
 from bench.plant import PlantResult
 from bench.refresh import NEW_ROWS, Refresh
 from bench.ring import RingResult
+from bench.sample import ROWS, SIZES, WORKERS, Samples
 from bench.telephone import TICK, Aim
 from bench.views import Views
 from headrace.settings import cores
@@ -342,3 +343,51 @@ def move_section(result: Moves, plots: Sequence[str | None]) -> list[str]:
 def bars_section(bars: Sequence[Bar]) -> list[str]:
     rows = [[b.what, b.shown, f"{b.bound} {b.bar:g}{b.unit}", "met" if b.met else "**missed**"] for b in bars]
     return ["## Bars", "", *table(["", "figure", "bar", ""], rows), ""]
+
+
+def sample_page(result: Samples, picture_: str | None) -> list[str]:
+    """The sections of the page about samples."""
+    timings = {**result.parquet, "a Spark job that does nothing": result.job}
+    rows = [[name, f"{t.median:.2f} ({t.best:.2f})", f"{len(t.runs)}"] for name, t in timings.items()]
+    grid = []
+    for n in SIZES:
+        own = 1e6 * result.shares[n, WORKERS[-1], "fenwick"]
+        grid.append([f"{n:,}", *(f"{result.faster(n, p):.2f}" for p in WORKERS), f"{own:.0f}"])
+    memory = [[name, f"{1e3 * t.median:.1f}"] for name, t in result.arrow.items()]
+    workers = ", ".join(f"{n}: {t.median:.2f} s" for n, t in result.by_workers.items())
+    return [
+        f"## {ROWS:,} of {result.rows:,} rows of lineitem, all columns",
+        "",
+        "### From Parquet",
+        "",
+        "Seconds, median (best), interleaved after a warm-up.",
+        "",
+        *table(["", "seconds", "runs"], rows),
+        "",
+        prose(f"""
+            Every way gives {ROWS:,} rows, but `df.sample(fraction).limit(n)` only because its fraction is chosen larger
+            than needed, and then not uniformly: the limit takes the first rows. headrace.reservoir with so many workers
+            (tasks): {workers}."""),
+        "",
+        "### From Arrow in memory",
+        "",
+        *table(["", "milliseconds"], memory),
+        "",
+        prose(f"""
+            One thread, batches of 65,536 rows. A selected row of a sample of 10,000 takes
+            {1e6 * result.selected:.2f} µs, those that are replaced again counted and not copied. Over integers nobody
+            looks at, one thread passes {result.generated / 1e9:,.1f} billion rows a second: a measure of skipping, not
+            of work."""),
+        "",
+        "## Shares: Fenwick tree or hypergeometric draws",
+        "",
+        prose("""
+            How many times as fast the Fenwick tree is, by rows drawn and workers, as in Fig. 5.3 of 000, which sees the
+            cross-over between 750 and 1,000 rows for any number of workers. Here it moves with them, for NumPy's
+            hypergeometric draws are cheap: Headrace changes over at 1.5 rows a worker. The last column is the tree's
+            own time for the most workers, in µs."""),
+        "",
+        *table(["rows", *(f"{p:,}" for p in WORKERS), "µs"], grid),
+        "",
+        *picture(picture_, "Fenwick over hypergeometric"),
+    ]

@@ -75,7 +75,7 @@ STATEMENTS: list[tuple[str, str, str]] = [
     ("CREATE STREAM x (a", "PARSE_SYNTAX_ERROR", ""),
     ("CREATE VIEW x AS", "PARSE_SYNTAX_ERROR", ""),
     ("CREATE FOREIGN TABLE x (a INT) SERVER other", "PARSE_SYNTAX_ERROR", "SERVER stream"),
-    ("DROP", "PARSE_SYNTAX_ERROR", "STREAM, TABLE or VIEW"),
+    ("DROP", "PARSE_SYNTAX_ERROR", "STREAM, TABLE, VIEW or SAMPLE"),
     ("DROP VIEW v extra", "PARSE_SYNTAX_ERROR", ""),
     ("INSERT INTO s", "PARSE_SYNTAX_ERROR", ""),
     ("COPY s FROM", "PARSE_SYNTAX_ERROR", "path"),

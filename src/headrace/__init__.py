@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError
 from headrace.move import RunningQuery, Ticket, resume, run
 from headrace.move.export import open_ticket as open
 from headrace.result import Result
+from headrace.sample.on_spark import reservoir
 from headrace.spark import register
 from headrace.stream.ring.writer import ring
 
@@ -31,6 +32,7 @@ __all__ = [
     "connect",
     "open",
     "register",
+    "reservoir",
     "resume",
     "ring",
     "run",

@@ -1,4 +1,4 @@
-"""The catalog: frozen definitions of streams, tables and views.
+"""The catalog: frozen definitions of streams, tables, views and samples.
 
 A definition says what a relation *is*, never what it holds. The catalog is a
 value too: a change makes a new one with a higher version, so whoever computed
@@ -75,9 +75,32 @@ class View:
     types: Mapping[str, str] = field(default_factory=dict)
 
 
-Relation = Stream | Table | View
-Kind = Literal["stream", "table", "view"]
-KINDS: dict[type, Kind] = {Stream: "stream", Table: "table", View: "view"}
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A uniform sample of the rows of a stream, of a fixed size, in all or in each group of ``keys``."""
+
+    name: str
+    columns: Schema
+    of: str
+    size: int
+    keys: tuple[str, ...]
+    seed: int | None
+    text: str
+    types: Mapping[str, str] = field(default_factory=dict)
+    """What Spark's analyzer said, as of a view."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.of,)
+
+    @property
+    def continuous(self) -> bool:
+        return True
+
+
+Relation = Stream | Table | View | Sample
+Kind = Literal["stream", "table", "view", "sample"]
+KINDS: dict[type, Kind] = {Stream: "stream", Table: "table", View: "view", Sample: "sample"}
 
 
 def kind_of(relation: Relation) -> Kind:
@@ -104,7 +127,8 @@ class Catalog:
         found = self.find(name)
         if found is None:
             near = get_close_matches(name.lower(), self.relations, n=1)
-            hint = f"did you mean {self.relations[near[0]].name}?" if near else "SHOW TABLES, STREAMS, VIEWS list them"
+            lists = "SHOW TABLES, STREAMS, VIEWS, SAMPLES list them"
+            hint = f"did you mean {self.relations[near[0]].name}?" if near else lists
             raise CatalogError("RELATION_NOT_FOUND", f"there is no relation {name}", position=position, hint=hint)
         if kinds and not isinstance(found, kinds):
             wanted = " or ".join(KINDS[k] for k in kinds)
@@ -125,12 +149,13 @@ class Catalog:
                 hint="choose another name, DROP it, or write IF NOT EXISTS",
             )
 
-    def dependents(self, name: str) -> list[View]:
-        """The views that read the relation, by name."""
-        return [r for r in self.views() if name.lower() in (n.lower() for n in r.reads)]
+    def dependents(self, name: str) -> list[View | Sample]:
+        """The views and samples that read the relation, by name."""
+        readers: list[View | Sample] = [*self.views(), *self.samples()]
+        return [r for r in readers if name.lower() in (n.lower() for n in r.reads)]
 
-    def all_dependents(self, name: str) -> list[View]:
-        """The views that read the relation, by themselves or through other views.
+    def all_dependents(self, name: str) -> list[View | Sample]:
+        """The views and samples that read the relation, by themselves or through others.
 
         >>> c = Catalog().with_relation(Table("t", ()))
         >>> for view, read in (("v", "t"), ("w", "v")):
@@ -145,6 +170,9 @@ class Catalog:
 
     def views(self) -> list[View]:
         return [r for r in self.relations.values() if isinstance(r, View)]
+
+    def samples(self) -> list[Sample]:
+        return [r for r in self.relations.values() if isinstance(r, Sample)]
 
     def of_kind(self, kind: type) -> list[Relation]:
         return sorted((r for r in self.relations.values() if isinstance(r, kind)), key=lambda r: r.name)
@@ -174,6 +202,15 @@ def to_json(relation: Relation) -> dict[str, Any]:
             "reads": list(relation.reads),
             "types": dict(relation.types),
         }
+    elif isinstance(relation, Sample):
+        body |= {
+            "of": relation.of,
+            "size": relation.size,
+            "keys": list(relation.keys),
+            "seed": relation.seed,
+            "text": relation.text,
+            "types": dict(relation.types),
+        }
     return body
 
 
@@ -186,6 +223,9 @@ def from_json(name: str, kind: str, body: Mapping[str, Any]) -> Relation:
         files = body.get("files")
         source = FileSource(files["format"], files["location"], tuple(files["options"].items())) if files else None
         return Table(name, columns, tuple(body["primary_key"]), source)
+    if kind == "sample":
+        keys, types = tuple(body["keys"]), dict(body["types"])
+        return Sample(name, columns, body["of"], body["size"], keys, body["seed"], body["text"], types)
     return View(name, columns, body["text"], body["continuous"], tuple(body["reads"]), dict(body["types"]))
 
 

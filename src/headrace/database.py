@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace import catalog as definitions
 from headrace import query
 from headrace.ad_hoc import RunningResult
-from headrace.catalog import Catalog, Relation, Stream, Table, View
+from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View
 from headrace.definition import Definer, columns_of
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
@@ -38,6 +38,7 @@ from headrace.pump import Pumps
 from headrace.reading import Kept, Reader
 from headrace.result import Result
 from headrace.runtime import Runtime
+from headrace.sample.kept import Samples
 from headrace.settings import Settings, cores
 from headrace.spark.attach import Attachment, Attachments
 from headrace.spark.porter import Porter
@@ -100,15 +101,16 @@ class Database:
         self._idle = threading.Condition()
         self._views: dict[str, ContinuousView] = {}
         self._answers = Answers(self._runtime)
-        self._definer = Definer(self._runtime, self._views, self._answers)
-        self._loader = Loader(self._runtime, self._views, self._answers)
+        self._samples = Samples(self._runtime)
+        self._definer = Definer(self._runtime, self._views, self._answers, self._samples)
+        self._loader = Loader(self._runtime, self._views, self._answers, self._samples)
         self._pumps = Pumps(self._runtime, self._loader)
         self._attachments = Attachments(store.path)
         self._porter: Porter | None = None
         try:
             self._reopen()
-            inside = Inside(self._runtime, self._views, self._answers, self._loader)
-            self._reader = Reader(self._runtime, self._views, self._answers, inside, self.in_use)
+            inside = Inside(self._runtime, self._views, self._answers, self._loader, self._samples)
+            self._reader = Reader(self._runtime, self._views, self._answers, self._samples, inside, self.in_use)
             self._porter = Porter(self, self._loader)
         except BaseException:
             self.close()
@@ -281,7 +283,7 @@ class Database:
         match statement:
             case s.Query():
                 return self._answer(Kept(statement))
-            case s.CreateStream() | s.CreateTable() | s.CreateView():
+            case s.CreateStream() | s.CreateTable() | s.CreateView() | s.CreateSample():
                 return self._defined(self._definer.create(statement))
             case s.CreateTableAs():
                 return self._defined(self._create_table_as(statement))
@@ -331,7 +333,9 @@ class Database:
             return next(d.epoch for d in snapshot.definitions() if d.name == relation.name)
 
     def _refresh(self, statement: s.Refresh) -> str:
-        view: View = self.catalog.get(statement.name, View, position=statement.position)
+        view: View | Sample = self.catalog.get(statement.name, View, Sample, position=statement.position)
+        if isinstance(view, Sample):
+            return self._refresh_sample(view, statement.restart)
         if not view.continuous:
             raise CatalogError(
                 "VIEW_KEEPS_NOTHING",
@@ -345,6 +349,16 @@ class Database:
         last = self._answers.last(view.name)
         when = f" as of epoch {last.epoch}, computed in {1000 * last.seconds:,.1f} ms" if last is not None else ""
         return f"{view.name} has {counted(rows, 'row')}{when}"
+
+    def _refresh_sample(self, sample: Sample, restart: bool) -> str:
+        if restart:
+            return self._definer.restart_sample(sample.name)
+        kept = self._samples.get(sample.name)
+        self._samples.merge(kept)
+        with self._runtime.store.read() as snapshot:
+            rows = self._samples.table(snapshot, sample.name).num_rows
+            seen = sum(self._samples.counts(snapshot, kept).column("seen").to_pylist())
+        return f"{sample.name} has {counted(rows, 'row')} of {seen:,}"
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
@@ -389,6 +403,10 @@ class Database:
         return self._runtime
 
     @property
+    def samples(self) -> Samples:
+        return self._samples
+
+    @property
     def answers(self) -> Answers:
         return self._answers
 
@@ -430,6 +448,7 @@ class Database:
                     self._views[view.name.lower()] = reopen(
                         view, self.catalog, self._runtime.analyzer(view.types), files, self._runtime.settings.time_zone
                     )
+        self._samples.reopen(self.catalog)
         if self._views:
             up_to_date = partial(bring_up_to_date, views=list(self._views.values()))
             self._runtime.store.commit(up_to_date, label="states of an earlier Headrace")

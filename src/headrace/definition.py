@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 from sqlglot import exp
 
 from headrace import file_tables, query, tables
-from headrace.catalog import Catalog, FileSource, Relation, Stream, Table, View, kind_of, to_json
+from headrace.catalog import Catalog, FileSource, Relation, Sample, Stream, Table, View, kind_of, to_json
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
 from headrace.parquet_files import write_parquet
-from headrace.plan.nodes import Node
+from headrace.plan.nodes import Node, Scan, walk_plan
 from headrace.plan.pipelines import SplitPlan
 from headrace.runtime import Runtime
+from headrace.sample.kept import KeptSample, Samples
 from headrace.settings import memory_bytes
 from headrace.sql import statements as s
 from headrace.sql.expressions import position_of
@@ -43,17 +44,20 @@ from headrace.wording import counted
 class Definer:
     """Makes and drops relations."""
 
-    def __init__(self, runtime: Runtime, views: dict[str, ContinuousView], answers: Answers) -> None:
+    def __init__(self, runtime: Runtime, views: dict[str, ContinuousView], answers: Answers, samples: Samples) -> None:
         self._runtime = runtime
         self._views = views
         self._answers = answers
+        self._samples = samples
 
-    def create(self, statement: s.CreateStream | s.CreateTable | s.CreateView) -> str:
+    def create(self, statement: s.CreateStream | s.CreateTable | s.CreateView | s.CreateSample) -> str:
         with self._runtime.tables_lock:
             if self.exists(statement):
                 return f"{statement.name} exists already"
             if isinstance(statement, s.CreateView):
                 return self._create_view(statement)
+            if isinstance(statement, s.CreateSample):
+                return self._create_sample(statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
                 relation = _stream(statement)
@@ -123,7 +127,7 @@ class Definer:
             catalog = self._runtime.catalog
             if statement.if_exists and catalog.find(statement.name) is None:
                 return f"{statement.name} does not exist"
-            kinds: dict[str, type] = {"stream": Stream, "table": Table, "view": View}
+            kinds: dict[str, type] = {"stream": Stream, "table": Table, "view": View, "sample": Sample}
             relation: Relation = catalog.get(statement.name, kinds[statement.kind], position=statement.position)
             dependents = catalog.all_dependents(relation.name)
             if dependents and not statement.cascade:
@@ -136,7 +140,9 @@ class Definer:
                 )
             self._drop((*dependents, relation))
             also = ", ".join(v.name for v in sorted(dependents, key=lambda v: v.name.lower()))
-            views = f"view{'' if len(dependents) == 1 else 's'}"
+            kinds_ = {kind_of(d) for d in dependents}
+            kind = kinds_.pop() if len(kinds_) == 1 else "relation"
+            views = f"{kind}{'' if len(dependents) == 1 else 's'}"
             return f"{kind_of(relation)} {relation.name} dropped" + (f", and {views} {also}" if also else "")
 
     def _drop(self, relations: Sequence[Relation]) -> None:
@@ -154,16 +160,44 @@ class Definer:
                 if isinstance(relation, Table):
                     tx.drop_relation(tables.tail_of(relation.name))
                     tx.forget_count(tables.tail_of(relation.name))
+                if isinstance(relation, Sample):
+                    _drop_sample(tx, self._samples.get(relation.name))
             for view in views:
                 _drop_states(tx, view)
 
         self._commit(catalog, work, f"DROP {relations[-1].name}")
         for relation in relations:
+            self._samples.forget(relation.name)
             if isinstance(relation, Stream):
                 self._runtime.rings.drop(relation.name)
         for view in views:
             del self._views[view.name.lower()]
             self._forget(view)
+
+    # Samples
+
+    def _create_sample(self, statement: s.CreateSample) -> str:
+        _refuse_nondeterministic(statement)
+        sample, plan = self._samples.compiled(statement, self._runtime.analyzer())
+        kept = self._samples.made(sample, plan)
+        newer = self._runtime.catalog.with_relation(sample)
+        self._define(newer, sample, lambda tx: _found_sample(tx, kept), lambda: self._samples.enter(kept))
+        each = f" for each {', '.join(sample.keys)}" if sample.keys else ""
+        return f"sample {sample.name} created: {counted(sample.size, 'row')} of {sample.of}{each}"
+
+    def restart_sample(self, name: str) -> str:
+        """Begin a sample again, in one commit; rows drawn before it are void."""
+        with self._runtime.tables_lock:
+            old = self._samples.get(name)
+            new = self._samples.made(old.sample, old.plan)
+
+            def work(tx: Transaction) -> None:
+                _drop_sample(tx, old)
+                _found_sample(tx, new)
+
+            newer = self._runtime.catalog.with_relation(old.sample)
+            self._commit(newer, work, f"REFRESH SAMPLE {old.name} RESTART", lambda: self._samples.enter(new))
+        return f"{old.name} draws from now on"
 
     # Views
 
@@ -175,6 +209,7 @@ class Definer:
         plan, schema = split_view(statement, self._runtime.catalog, analyzer)
         if plan is not None:
             _refuse_nondeterministic(statement)
+            _refuse_samples(plan, statement)
         return plan, View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers))
 
     def _create_view(self, statement: s.CreateView) -> str:
@@ -365,6 +400,16 @@ def columns_of(plan: Node, table: str, at: Position) -> Schema:
     return tuple(Field(c.name, c.type) for c in plan.output)
 
 
+def _found_sample(tx: Transaction, kept: KeptSample) -> None:
+    for relation, schema in kept.schemas().items():
+        tx.create_relation(relation, schema)
+
+
+def _drop_sample(tx: Transaction, kept: KeptSample) -> None:
+    for relation in kept.schemas():
+        tx.drop_relation(relation)
+
+
 def _drop_states(tx: Transaction, view: ContinuousView) -> None:
     for state in view.plan.states:
         tx.drop_relation(view.relation(state))
@@ -389,15 +434,37 @@ _NONDETERMINISTIC = {
 }
 
 
-def _refuse_nondeterministic(statement: s.CreateView) -> None:
+def _refuse_samples(plan: SplitPlan, statement: s.CreateView) -> None:
+    parts = [plan.upper, *(static.plan for static in plan.statics), *(stream.plan for stream in plan.streams)]
+    for part in parts:
+        for scan in walk_plan(part):
+            if isinstance(scan, Scan) and scan.kind == "sample":
+                raise ViewRefused(
+                    "SAMPLE_IN_CONTINUOUS_VIEW",
+                    f"{scan.relation} is a sample, whose rows are replaced as others come; a continuous view cannot "
+                    "take back what it has added up of them",
+                    position=statement.position,
+                    hint="join it where the view is queried; a view of tables and samples alone is computed then",
+                )
+
+
+def _refuse_nondeterministic(statement: s.CreateView | s.CreateSample) -> None:
     """A view's answer equals a batch query's over the same rows, so it may not depend on when it ran."""
+    what = "a view" if isinstance(statement, s.CreateView) else "a sample's condition"
     for node in statement.query.walk():
+        if isinstance(node, exp.TableSample):
+            raise ViewRefused(
+                "NONDETERMINISTIC_VIEW",
+                "TABLESAMPLE draws other rows each time, and a view is evaluated at many times",
+                position=position_of(node),
+                hint="keep a sample of the stream, CREATE SAMPLE s OF stream SIZE n, or draw where the view is queried",
+            )
         name = node.name.lower() if isinstance(node, exp.Anonymous | exp.Column) else type(node).__name__.lower()
         called = isinstance(node, exp.Func)
         if called and name.replace("_", "") in {n.replace("_", "") for n in _NONDETERMINISTIC}:
             raise ViewRefused(
                 "NONDETERMINISTIC_VIEW",
-                f"{name}() gives another value each time it is evaluated, and a view is evaluated at many times",
+                f"{name}() gives another value each time it is evaluated, and {what} is evaluated at many times",
                 position=position_of(node),
-                hint="leave it out of the view, and apply it where the view is queried",
+                hint="leave it out, and apply it where the relation is queried",
             )

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace import query, tables
 from headrace.ad_hoc import reads_of_streams
-from headrace.catalog import Relation, Stream, Table, View, kind_of
+from headrace.catalog import Relation, Sample, Stream, Table, View, kind_of
 from headrace.definition import columns_of
 from headrace.engine.places import Place
 from headrace.engine.plan_sql import why_not_native
@@ -138,7 +138,9 @@ def _bytes(n: int) -> str:
 
 
 def show(db: Database, what: str) -> pa.Table:
-    """SHOW STREAMS, TABLES or VIEWS."""
+    """SHOW STREAMS, TABLES, VIEWS or SAMPLES."""
+    if what == "samples":
+        return db.sql("SELECT name, of, size, grouped_by, rows, rows_seen FROM headrace.samples ORDER BY name").arrow()
     kind = {"streams": Stream, "tables": Table, "views": View}[what]
     found = db.catalog.of_kind(kind)
     columns: dict[str, pa.Array] = {"name": pa.array([r.name for r in found], pa.string())}
@@ -204,8 +206,24 @@ def describe(db: Database, relation: Relation) -> pa.Table:
         if relation.continuous:
             notes += _view_notes(db, relation)
         notes.append(("# text", relation.text.strip(), ""))
+    if isinstance(relation, Sample):
+        notes += _sample_notes(db, relation)
     names, types, extras = zip(*[*rows, *notes], strict=True)
     return pa.table({"col_name": list(names), "data_type": list(types), "comment": list(extras)})
+
+
+def _sample_notes(db: Database, sample: Sample) -> list[tuple[str, str, str]]:
+    every = db.sql("SELECT * FROM headrace.samples").arrow().to_pylist()
+    row = next(row for row in every if row["name"] == sample.name)
+    each = f"for each {row['grouped_by']}, of {counted(row['groups'], 'group')}" if sample.keys else ""
+    seed = "" if sample.seed is None else f"seed {sample.seed}"
+    return [
+        ("# reads", sample.of, ""),
+        ("# size", counted(sample.size, "row"), each or seed),
+        ("# rows", f"{row['rows']:,}", f"of {row['rows_seen']:,} seen"),
+        ("# memory", f"{row['bytes']:,} bytes", ""),
+        ("# text", sample.text, ""),
+    ]
 
 
 def _view_notes(db: Database, view: View) -> list[tuple[str, str, str]]:

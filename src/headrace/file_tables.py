@@ -118,6 +118,16 @@ def open_files(runtime: Runtime, table: Table, fields: Iterable[str]) -> Opened:
     return Opened(pa.Table.from_batches(batches, schema=arrow_schema(held)), "")
 
 
+def parquet_pieces(table: Table) -> tuple[ParquetPiece, ...]:
+    """The files of a table over Parquet, each whole; none of any other table, or if they hold no row."""
+    assert table.files is not None
+    if table.files.format != "parquet":
+        return ()
+    mark(table)
+    slices = plan_slices(_paths(table.files), "parquet", None, table.columns, tuple(f.name for f in table.columns), 1)
+    return tuple(p for s in slices if isinstance(s, ParquetSlice) for p in s.pieces)
+
+
 def refuse_rows(table: Table, position: Position | None) -> None:
     """INSERT and COPY do not write into somebody else's files."""
     if table.files is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import query
-from headrace.catalog import Stream, View
+from headrace.catalog import Sample, Stream, View
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import quote_native
 from headrace.errors import CatalogError, Position, SqlError
@@ -23,6 +23,7 @@ from headrace.loading import Loader
 from headrace.plan.nodes import Scan
 from headrace.plan.pipelines import State
 from headrace.runtime import Runtime
+from headrace.sample.kept import Samples
 from headrace.sql.options import span_text
 from headrace.store import Snapshot
 from headrace.stream.intake import stream_count
@@ -71,7 +72,19 @@ EPOCHS = (
     Field("rows", BIGINT),
     Field("late_rows", BIGINT),
 )
-RELATIONS: Mapping[str, Schema] = {"views": VIEWS, "streams": STREAMS, "epochs": EPOCHS}
+SAMPLES = (
+    Field("name", STRING),
+    Field("of", STRING),
+    Field("size", BIGINT),
+    Field("grouped_by", STRING),
+    Field("groups", BIGINT),
+    Field("rows", BIGINT),
+    Field("rows_seen", BIGINT),
+    Field("bytes", BIGINT),
+    Field("last_change_epoch", BIGINT),
+    Field("insert_place", STRING),
+)
+RELATIONS: Mapping[str, Schema] = {"views": VIEWS, "streams": STREAMS, "samples": SAMPLES, "epochs": EPOCHS}
 """The relations without arguments, and their columns; ``Inside.rows`` has the rows of each."""
 
 _MINUTE = timedelta(minutes=1)
@@ -80,7 +93,15 @@ _MINUTE = timedelta(minutes=1)
 class Inside:
     """Resolves and reads the relations of the schema ``headrace``."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers, loader: Loader) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        views: Mapping[str, ContinuousView],
+        answers: Answers,
+        loader: Loader,
+        samples: Samples,
+    ) -> None:
+        self._samples = samples
         self._runtime = runtime
         self._views = views
         self._answers = answers
@@ -144,7 +165,8 @@ class Inside:
         if relation == "epochs":
             return self._epochs(snapshot)
         if relation in RELATIONS:
-            found = self._view_rows(snapshot) if relation == "views" else self._stream_rows(snapshot)
+            readers = {"views": self._view_rows, "streams": self._stream_rows, "samples": self._sample_rows}
+            found = readers[relation](snapshot)
             return pa.Table.from_pylist(found, schema=arrow_schema(RELATIONS[relation]))
         for view in list(self._views.values()):
             for state in view.plan.states:
@@ -194,6 +216,29 @@ class Inside:
                     "rows": counts.get(key, 0),
                     "rows_since_open": counts.get(key, 0) - before,
                     "rows_per_second": lately.get(key, 0) / _MINUTE.total_seconds(),
+                }
+            )
+        return found
+
+    def _sample_rows(self, snapshot: Snapshot) -> list[dict[str, Any]]:
+        found = []
+        for sample in self._runtime.catalog.of_kind(Sample):
+            assert isinstance(sample, Sample)
+            kept = self._samples.get(sample.name)
+            rows, counts = self._samples.table(snapshot, sample.name), self._samples.counts(snapshot, kept)
+            place = self._loader.ran.get(kept.rows)
+            found.append(
+                {
+                    "name": sample.name,
+                    "of": sample.of,
+                    "size": sample.size,
+                    "grouped_by": ", ".join(sample.keys),
+                    "groups": counts.num_rows if sample.keys else None,
+                    "rows": rows.num_rows,
+                    "rows_seen": sum(counts.column("seen").to_pylist()),
+                    "bytes": rows.select([c.name for c in sample.columns]).nbytes,
+                    "last_change_epoch": snapshot.last_change(kept.rows),
+                    "insert_place": place.place.value if place is not None else None,
                 }
             )
         return found

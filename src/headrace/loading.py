@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace import tables
-from headrace.catalog import Catalog, Relation, Stream, Table, View
+from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View
 from headrace.engine.failures import from_duckdb, from_spark
 from headrace.engine.places import Choice
 from headrace.engine.tasks import Progress
@@ -23,6 +23,7 @@ from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceErr
 from headrace.file_tables import refuse_rows
 from headrace.frames import NULL_MARK, conform_frame
 from headrace.runtime import Runtime
+from headrace.sample.kept import Samples
 from headrace.sql import statements as s
 from headrace.store import Transaction
 from headrace.stream.csv import CsvOptions
@@ -95,6 +96,13 @@ def target_of(catalog: Catalog, name: str, position: Position | None = None) -> 
             position=position,
             hint=f"insert into what it reads: {', '.join(relation.reads)}",
         )
+    if isinstance(relation, Sample):
+        raise CatalogError(
+            "CANNOT_INSERT_INTO_SAMPLE",
+            f"{relation.name} is a sample",
+            position=position,
+            hint=f"insert into the stream it is drawn from: {relation.of}",
+        )
     if isinstance(relation, Table):
         refuse_rows(relation, position)
     return relation
@@ -103,9 +111,12 @@ def target_of(catalog: Catalog, name: str, position: Position | None = None) -> 
 class Loader:
     """Brings rows in."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers) -> None:
+    def __init__(
+        self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers, samples: Samples
+    ) -> None:
         self._runtime = runtime
         self._views = views
+        self._samples = samples
         self._intake = Intake(runtime)
         self._compaction = Compaction(runtime, views, answers)
 
@@ -162,8 +173,10 @@ class Loader:
         with _spark_failures():
             if isinstance(target, Table):
                 return self.insert(target, ready.toArrow())
-            pipelines = self._pipelines(target, self._runtime.catalog)
-            if all(p.native is not None for p in pipelines) and self._runtime.settings.engine != "spark":
+            catalog = self._runtime.catalog
+            reasons = [p.reason for p in self._pipelines(target, catalog)]
+            reasons += [s.reason for s in self._samples.of(target, catalog)]
+            if all(reason is None for reason in reasons) and self._runtime.settings.engine != "spark":
                 return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}", batch=batch)
             folder = self._runtime.scratch_file("-frame")
             try:
@@ -262,8 +275,9 @@ class Loader:
                 catalog.get(stream.name, Stream)
                 pipelines = self._pipelines(stream, catalog)
                 try:
+                    samples = self._samples.of(stream, catalog)
                     with self._buffering(stream, given, done=delivered) as ring:
-                        rows, states = self._intake.state_rows(stream, pipelines, given, progress, ring)
+                        rows, states = self._intake.state_rows(stream, pipelines, given, progress, ring, samples)
                         delivered = True
                         if rows == 0:
                             return Loaded(0)
@@ -283,7 +297,9 @@ class Loader:
             ring = self._runtime.rings.wanted(stream)
             if ring is not None and ring.terms.overflow is not Overflow.ERROR:
                 _write_committed(ring, given.table)
-        self._compaction.after({state: sum(t.num_rows for t in added) for state, added in states.items()})
+        appended = {state: sum(t.num_rows for t in added) for state, added in states.items()}
+        self._compaction.after(appended)
+        self._samples.after(appended)
         return Loaded(rows, late)
 
     @contextmanager
@@ -329,6 +345,7 @@ class Loader:
             admissions = [
                 retention.admit(tx, view, states) for view in list(self._views.values()) if view.plan.retain is not None
             ]
+            self._samples.admit(tx, states)
             tx.count(stream_count(given.stream.name), given.rows)
             tx.append_batches(states)
             for admission in admissions:

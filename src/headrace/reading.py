@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
@@ -17,7 +17,8 @@ import pyarrow as pa
 from headrace import query
 from headrace.ad_hoc import AdHocQuery
 from headrace.catalog import Catalog, Table
-from headrace.errors import HeadraceError
+from headrace.engine.spark import Relation, leaf
+from headrace.errors import HeadraceError, NotYetSupported
 from headrace.file_tables import refresh
 from headrace.inside import Inside
 from headrace.loading import target_of
@@ -26,6 +27,8 @@ from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
 from headrace.plan.window import split_window
 from headrace.runtime import Runtime
+from headrace.sample.drawing import DRAWN, Drawing, lifted, rows_of
+from headrace.sample.kept import Samples
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
 from headrace.store import NotInMemory, Snapshot
@@ -64,6 +67,8 @@ class _Planned:
     """Over the one view's state instead of its answer, where that is less work."""
     window: SplitPlan | None = None
     """How it is cut, if it reads streams themselves."""
+    drawings: tuple[Drawing, ...] = ()
+    """Rows to be drawn at random first, at each run."""
 
     @property
     def lookup(self) -> Lookup | None:
@@ -95,6 +100,7 @@ class Reader:
         runtime: Runtime,
         views: Mapping[str, ContinuousView],
         answers: Answers,
+        samples: Samples,
         inside: Inside,
         in_use: Callable[[], AbstractContextManager[None]],
     ) -> None:
@@ -105,6 +111,7 @@ class Reader:
         self._numbers = itertools.count(1)
         self._views = views
         self._answers = answers
+        self._samples = samples
         self._inside = inside
         self._kept: dict[str, Kept] = {}
         self._shapes: dict[str, Kept] = {}
@@ -236,21 +243,25 @@ class Reader:
         return planned
 
     def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
-        whole = query.Prepared(self._runtime, self.plan(statement))
+        plan, drawings = lifted(self._runtime, self.plan(statement))
+        whole = query.Prepared(self._runtime, plan)
         everything = dict(self._views)
-        if streams_in(whole.plan):
+        if streams_in(whole.plan) or any(streams_in(d.child.plan) for d in drawings):
+            _refuse_samples(whole, drawings)
             return _Planned(version, whole, {}, everything, None, split_window(whole.plan))
-        views = {scan.relation: everything.get(scan.relation.lower()) for scan in whole.scans}
+        scans = [scan for part in (whole, *(d.child for d in drawings)) for scan in part.scans]
+        views = {scan.relation: everything.get(scan.relation.lower()) for scan in scans if scan.kind == "view"}
         by_state = None
         if (found := inlined(whole.plan, views)) is not None:
             view, over = found
             lookup = lookup_of(over, {state.name: state for state in view.plan.states})
             by_state = _ByState(view, query.Prepared(self._runtime, over), lookup)
-        return _Planned(version, whole, views, everything, by_state)
+        return _Planned(version, whole, views, everything, by_state, drawings=drawings)
 
     def _file_tables(self, planned: _Planned) -> list[Table]:
         """The tables over files a query reads, by itself or through continuous views."""
-        names = {scan.relation for scan in planned.whole.scans if scan.kind == "table"}
+        parts = (planned.whole, *(d.child for d in planned.drawings))
+        names = {scan.relation for part in parts for scan in part.scans if scan.kind == "table"}
         below = [view for view in planned.views.values() if view is not None]
         while below:
             view = below.pop()
@@ -276,11 +287,39 @@ class Reader:
             with self._answers.lock(by_state.view.name):
                 leaves = self._answers.states(snapshot, by_state.view, patient=patient)
                 return query.run(self._runtime, snapshot, by_state.over, leaves)
-        arrow: dict[tuple[str, str], pa.Table] = dict(states or {})
-        for scan in planned.whole.scans:
-            if scan.kind == "system" and ("system", scan.relation) not in arrow:
-                arrow["system", scan.relation] = self._inside.rows(snapshot, scan.relation)
-            view = planned.views[scan.relation] if scan.kind == "view" else None
-            if view is not None and ("view", scan.relation) not in arrow:
-                arrow["view", scan.relation] = self._answers.rows(snapshot, view, everything, patient=patient)
+        arrow: dict[Relation, pa.Table] = dict(states or {})
+        for drawing in planned.drawings:
+            self._read_leaves(snapshot, planned, drawing.child, arrow, patient)
+            leaves = query.Leaves(arrow, {})
+            arrow[DRAWN, drawing.name] = rows_of(self._runtime, snapshot, drawing, leaves)
+        self._read_leaves(snapshot, planned, planned.whole, arrow, patient)
         return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
+
+    def _read_leaves(
+        self,
+        snapshot: Snapshot,
+        planned: _Planned,
+        prepared: query.Prepared,
+        arrow: dict[Relation, pa.Table],
+        patient: bool,
+    ) -> None:
+        """The rows of a plan's leaves that are no tables, as of the snapshot, added to those that are there."""
+        for scan in prepared.scans:
+            if leaf(scan) in arrow:
+                continue
+            if scan.kind == "system":
+                arrow[leaf(scan)] = self._inside.rows(snapshot, scan.relation)
+            if scan.kind == "sample":
+                arrow[leaf(scan)] = self._samples.table(snapshot, scan.relation)
+            view = planned.views[scan.relation] if scan.kind == "view" else None
+            if view is not None:
+                arrow[leaf(scan)] = self._answers.rows(snapshot, view, planned.everything, patient=patient)
+
+
+def _refuse_samples(whole: query.Prepared, drawings: Sequence[Drawing]) -> None:
+    """A query of a stream itself runs while rows come: what it draws, or reads of a sample, would be of no one time."""
+    if drawings or any(scan.kind == "sample" for scan in whole.scans):
+        raise NotYetSupported(
+            "a sample in a query of a stream itself",
+            hint="keep a sample of the stream, CREATE SAMPLE s OF stream SIZE n, and query that",
+        )

@@ -48,6 +48,8 @@ class Settings:
     state_memory: int = 2 * 1024 * 1024 * 1024
     """Bytes of merged state kept in memory over all views, and of tables they join; a view's state beyond it is merged
     in the store at each query instead."""
+    sample_groups: int = 10_000
+    """How many groups a kept sample may have; rows that would bring more are refused."""
     driver_memory: str = "2g"
     """Memory of the Spark driver Headrace starts itself."""
     memory_limit: str = "4GB"
@@ -82,7 +84,7 @@ class Settings:
                 f"durability is {settings.durability!r}",
                 hint=f"durability is one of {', '.join(DURABILITY)}",
             )
-        for name in ("task_bytes", "tasks", "compact_rows", "state_memory", "group_ms"):
+        for name in ("task_bytes", "tasks", "compact_rows", "state_memory", "group_ms", "sample_groups"):
             value = getattr(settings, name)
             if not isinstance(value, int) or value < 0:
                 raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a whole number, 0 or more")

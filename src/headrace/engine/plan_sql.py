@@ -21,6 +21,7 @@ from headrace.plan.aggregates import expand
 from headrace.plan.exprs import TRUE, Agg, Column, Expr, conjuncts
 from headrace.plan.nodes import (
     Aggregate,
+    Draw,
     Filter,
     Join,
     Node,
@@ -90,6 +91,9 @@ class _Text(ABC):
     @abstractmethod
     def spark_sql(self, node: SparkSql) -> str: ...
 
+    @abstractmethod
+    def draw(self, node: Draw) -> str: ...
+
     def statement(self, root: Node) -> str:
         """The whole plan, its output columns under their names for people."""
         readers = Counter(id(c) for n in walk_plan(root) for c in n.children)
@@ -140,6 +144,8 @@ class _Text(ABC):
             return self.aggregate(node)
         if isinstance(node, Sort):
             return f"SELECT {self.passed(node)} FROM {self.relation(node.child)}{self.order(node)}"
+        if isinstance(node, Draw):
+            return f"SELECT {self.passed(node)} FROM {self.relation(node.child)} {self.draw(node)}"
         if isinstance(node, UnionAll):
             return " UNION ALL ".join(
                 f"SELECT {self.outputs(zip(node.columns, map(self.column, b.output), strict=True))} "
@@ -240,6 +246,9 @@ class _Native(_Text):
     def spark_sql(self, node: SparkSql) -> str:
         raise NotNative(node.reason)
 
+    def draw(self, node: Draw) -> str:
+        return f"USING SAMPLE reservoir({node.size} ROWS)"
+
 
 class _Spark(_Text):
     semi, anti = "LEFT SEMI JOIN", "LEFT ANTI JOIN"
@@ -255,6 +264,9 @@ class _Spark(_Text):
 
     def type(self, column: Column) -> str:
         return column.type.sql
+
+    def draw(self, node: Draw) -> str:
+        return f"ORDER BY rand() LIMIT {node.size}"
 
     def spark_sql(self, node: SparkSql) -> str:
         inputs = []

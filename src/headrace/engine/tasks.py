@@ -76,7 +76,7 @@ def run_slices(
 
     def task(indexes: Iterable[int]) -> Iterator[Found]:
         for index in indexes:
-            yield from guarded(index, partial(_reduce, work, slices[index], watch.reporter(index)))
+            yield from guarded(index, partial(_reduce, work, slices[index], watch.reporter(index), index))
 
     with watch:
         return _gather(partial(run_each, spark, len(slices), task))
@@ -106,9 +106,11 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
             worker.keep_only(work.statics)
             worker.load(work.statics)
             found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
+            feeders = work.feeders(_task_number()) if work.feeds else []
             total = 0
             for chunk in chunked(batches):
                 total += chunk.num_rows
+                worker.feed(feeders, chunk)
                 worker.deliver(work, chunk)
                 for state, rows in worker.partials(work, chunk).items():
                     found[state].append(rows)
@@ -116,19 +118,31 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
             for pipeline in work.pipelines:
                 if found[pipeline.state]:
                     yield "state", pipeline.state, to_bytes(worker.merge(pipeline, found[pipeline.state]))
+            for state, rows in worker.drawn(feeders).items():
+                yield "state", state, to_bytes(rows)
 
         yield from _to_arrow(guarded(0, run))
 
     return _gather(lambda: _collect(frame.mapInArrow(task, _schema())))
 
 
-def _reduce(work: Work, piece_of: Slice, report: Callable[[int], None]) -> Iterator[tuple[str, str, bytes]]:
+def _reduce(
+    work: Work, piece_of: Slice, report: Callable[[int], None], number: int
+) -> Iterator[tuple[str, str, bytes]]:
     worker = task_worker()
     worker.keep_only(work.statics)
-    rows, states = worker.reduce(work, piece_of, report)
+    rows, states = worker.reduce(work, piece_of, report, number)
     yield "rows", "", str(rows).encode()
     for state, table in states.items():
         yield "state", state, to_bytes(table)
+
+
+def _task_number() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
 
 
 def guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[Found]:

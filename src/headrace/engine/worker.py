@@ -29,11 +29,14 @@ from headrace.engine.grouping import Grouped
 from headrace.engine.plan_sql import literal_native, quote_native
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.native import native_query
+from headrace.sample.feeding import Feed, Feeder, TooManyGroups
+from headrace.sample.limits import too_many_groups
+from headrace.sample.parquet_rows import stretch_of, take_rows
 from headrace.stream import files
 from headrace.stream.arrow_file import ArrowSlice, read_arrow
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, read_text
-from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source
+from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source, select_items
 from headrace.stream.ring import Ring
 from headrace.types import Schema
 
@@ -116,6 +119,12 @@ class Work:
     """Groupings of a small batch by compiled loops; those over the same columns stand together."""
     ring: Path | None = None
     """The stream's ring, if its rows are to go there too."""
+    feeds: tuple[Feed, ...] = ()
+    """Kept samples that draw from the input."""
+
+    def feeders(self, number: int) -> list[Feeder]:
+        """Who draws from one slice; its number makes it draw other rows than the next."""
+        return [Feeder(feed, number) for feed in self.feeds]
 
 
 class PipelineCannot(Exception):
@@ -321,6 +330,20 @@ class Worker:
             return rows[0]
         return conform(self.query(pipeline.merge, **{PARTIALS: pa.concat_tables(rows)}), pipeline.schema)
 
+    def feed(self, feeders: Sequence[Feeder], batch: pa.Table) -> None:
+        """Have samples draw from a batch."""
+        for feeder in feeders:
+            with self.cursor() as cursor, _drawing(feeder):
+                feeder.add(cursor, batch)
+
+    def drawn(self, feeders: Sequence[Feeder]) -> dict[str, pa.Table]:
+        """The state rows of what samples drew."""
+        found: dict[str, pa.Table] = {}
+        for feeder in feeders:
+            with self.cursor() as cursor, _drawing(feeder):
+                found |= feeder.states(cursor)
+        return found
+
     def deliver(self, work: Work, rows: pa.Table) -> None:
         """Put rows into the stream's ring, if it is wanted there."""
         if work.ring is None:
@@ -336,14 +359,18 @@ class Worker:
                 raise
 
     def read(
-        self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None = None
+        self,
+        work: Work,
+        piece_of: Slice,
+        progress: Callable[[int], None] | None = None,
+        feeders: Sequence[Feeder] = (),
     ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         """Read a slice and yield, chunk by chunk, its row count and every pipeline's state rows.
 
         ``progress`` is told how much of the slice is done, in bytes of text or rows of anything else.
         """
         if work.ring is None:
-            yield from self._read(work, piece_of, progress)
+            yield from self._read(work, piece_of, progress, feeders)
             return
         # Rows in a ring cannot be taken back: if a pipeline cannot do its work natively, the rest of the slice is
         # still delivered, and only the pipelines run again.
@@ -351,7 +378,11 @@ class Worker:
         for rows in self._rows(work, piece_of, progress):
             self.deliver(work, rows)
             try:
-                found = {} if cannot else self.partials(work, with_nulls(rows, work.missing))
+                found = {}
+                if cannot is None:
+                    whole = with_nulls(rows, work.missing)
+                    self.feed(feeders, whole)
+                    found = self.partials(work, whole)
             except PipelineCannot as failure:
                 cannot, found = failure, {}
             yield rows.num_rows, found
@@ -378,7 +409,11 @@ class Worker:
                     raise first_bad_value(piece, work.schema, work.columns) or from_duckdb(error) from None
 
     def _read(
-        self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None
+        self,
+        work: Work,
+        piece_of: Slice,
+        progress: Callable[[int], None] | None,
+        feeders: Sequence[Feeder],
     ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         done = 0
 
@@ -392,22 +427,29 @@ class Worker:
         self.load(work.statics)
         if isinstance(piece_of, ArrowSlice):
             for chunk in chunked(read_arrow(piece_of, work.columns)):
+                self.feed(feeders, chunk)
                 yield advance(chunk.num_rows), self.partials(work, chunk)
         elif isinstance(piece_of, TextSlice):
             batches = read_text(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
             for chunk in chunked(batches):
-                yield chunk.num_rows, self.partials(work, with_nulls(chunk, work.missing))
+                whole = with_nulls(chunk, work.missing)
+                self.feed(feeders, whole)
+                yield chunk.num_rows, self.partials(work, whole)
         else:
             for piece in piece_of.pieces:
-                yield advance(piece.end - piece.start), self._read_parquet(work, piece)
+                yield advance(piece.end - piece.start), self._read_parquet(work, piece, feeders)
 
-    def _read_parquet(self, work: Work, piece: ParquetPiece) -> dict[str, pa.Table]:
-        """Parquet is read by DuckDB inside the pipelines' own queries: no row passes through Python."""
+    def _read_parquet(self, work: Work, piece: ParquetPiece, feeders: Sequence[Feeder]) -> dict[str, pa.Table]:
+        """Parquet is read by DuckDB inside the pipelines' own queries: no row passes through Python.
+
+        A sample of all rows reads those it draws; one with conditions or groups, those that pass."""
         source = parquet_source(piece, work.schema, work.columns)
         nulls = "".join(f", CAST(NULL AS {f.type.duckdb}) AS {quote_native(f.name)}" for f in work.missing)
         with self.cursor() as cursor:
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{nulls} FROM {source}")
             try:
+                for feeder in feeders:
+                    self._feed_parquet(cursor, feeder, work, piece, nulls)
                 return self._states(cursor, work)
             except HeadraceError as error:
                 # A value that does not convert looks like any failed cast: name file, row and column.
@@ -415,14 +457,32 @@ class Worker:
             finally:
                 cursor.execute(f"DROP VIEW IF EXISTS {BATCH}")
 
+    def _feed_parquet(
+        self, cursor: duckdb.DuckDBPyConnection, feeder: Feeder, work: Work, piece: ParquetPiece, nulls: str
+    ) -> None:
+        with _drawing(feeder):
+            if feeder.skips:
+                stretch = stretch_of(str(piece.path), piece.start, piece.end)
+                items = select_items(piece, work.schema, work.columns) + nulls
+                feeder.pass_over(
+                    stretch.rows, lambda places: take_rows(cursor, [stretch], places, items).select(feeder.feed.columns)
+                )
+                return
+            names = ", ".join(quote_native(c) for c in feeder.feed.columns)
+            text = feeder.feed.where or f"SELECT {names} FROM {BATCH}"
+            with self.cursor() as own:
+                for chunk in chunked(iter(cursor.sql(text).to_arrow_reader(65_536))):
+                    feeder.add_passed(own, chunk)
+
     def reduce(
-        self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None = None
+        self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None = None, number: int = 0
     ) -> tuple[int, dict[str, pa.Table]]:
         """A whole slice: its row count, and each pipeline's state rows merged into one a key."""
         by_state = {p.state: p for p in work.pipelines}
         found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
         total = 0
-        for rows, partials in self.read(work, piece_of, progress):
+        feeders = work.feeders(number)
+        for rows, partials in self.read(work, piece_of, progress, feeders):
             total += rows
             for state, table in partials.items():
                 found[state].append(table)
@@ -431,7 +491,21 @@ class Worker:
         empty = {p.state: p.schema.empty_table() for p in work.pipelines}
         return total, {
             state: self.merge(by_state[state], tables) if tables else empty[state] for state, tables in found.items()
-        }
+        } | self.drawn(feeders)
+
+
+@contextmanager
+def _drawing(feeder: Feeder) -> Iterator[None]:
+    """What goes wrong while a sample draws, as what goes wrong in a pipeline."""
+    try:
+        yield
+    except duckdb.Error as error:
+        failure = from_duckdb(error)
+        if isinstance(failure, NativeCannot):
+            raise PipelineCannot(feeder.feed.rows, failure.message) from None
+        raise failure from None
+    except TooManyGroups as found:
+        raise too_many_groups(found.feed.rows.removeprefix("sample "), found.groups, feeder.feed.most_groups) from None
 
 
 def _scattered(rows: pa.Table) -> bool:

@@ -26,12 +26,13 @@ from typing import Literal as Choice
 from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
 from headrace.types import BOOLEAN, Schema
 
-ScanKind = Choice["stream", "table", "view", "state", "static", "rows", "system"]
+ScanKind = Choice["stream", "table", "view", "sample", "state", "static", "rows", "system", "drawn"]
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
 SetKind = Choice["intersect", "except"]
 
 __all__ = [
     "Aggregate",
+    "Draw",
     "Filter",
     "InvalidPlan",
     "Join",
@@ -97,8 +98,8 @@ class Unary(Node):
 
 @dataclass(frozen=True, eq=False)
 class Scan(Node):
-    """A leaf: a stream, a table, a view's result, merged state, raw state rows, a static build side, or a relation
-    of the system itself."""
+    """A leaf: a stream, a table, a view's result, a kept sample, merged state, raw state rows, a static build side, a
+    relation of the system itself, or rows drawn at random for one query."""
 
     kind: ScanKind
     relation: str
@@ -251,6 +252,18 @@ class Sort(Unary):
 
     def __post_init__(self) -> None:
         self._check((k.expr for k in self.keys), self.child)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.child.output
+
+
+@dataclass(frozen=True, eq=False)
+class Draw(Unary):
+    """``TABLESAMPLE RESERVOIR``: so many rows of its input, any as likely as others; with a seed, always the same."""
+
+    size: int
+    seed: int | None = None
 
     @property
     def output(self) -> tuple[Column, ...]:

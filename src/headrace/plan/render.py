@@ -7,6 +7,7 @@ from collections import Counter
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
 from headrace.plan.nodes import (
     Aggregate,
+    Draw,
     Filter,
     Join,
     Node,
@@ -98,6 +99,9 @@ def _line(node: Node) -> str:
         limit = "" if node.limit is None else f" limit {node.limit}"
         offset = f" offset {node.offset}" if node.offset else ""
         return f"Sort [{keys}]{limit}{offset}"
+    if isinstance(node, Draw):
+        seed = "" if node.seed is None else f" repeatable {node.seed}"
+        return f"Draw {node.size} row{'' if node.size == 1 else 's'}{seed}"
     if isinstance(node, UnionAll):
         return "UnionAll"
     if isinstance(node, SetOperation):

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headrace.catalog import Stream, View
+from headrace.catalog import Stream, View, kind_of
 from headrace.errors import CatalogError, DataError
 from headrace.parquet_files import parquet_writer
 from headrace.spark.inbox import JOB, Manifest, Tray, owned, require_database
@@ -164,7 +164,7 @@ def _stream(database: Path, name: str) -> Stream:
         )
     if not isinstance(found, Stream):
         raise CatalogError(
-            "WRONG_RELATION_KIND", f"{found.name} is a table, not a stream", hint="the sink feeds streams"
+            "WRONG_RELATION_KIND", f"{found.name} is a {kind_of(found)}, not a stream", hint="the sink feeds streams"
         )
     return found
 

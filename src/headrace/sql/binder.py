@@ -14,7 +14,7 @@ from typing import Literal as Choice
 
 from sqlglot import exp
 
-from headrace.catalog import Catalog, Relation, Stream, Table, View, kind_of
+from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View, kind_of
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import (
@@ -35,9 +35,11 @@ from headrace.plan.nodes import (
 )
 from headrace.sql.blocks import Block, boolean
 from headrace.sql.coercion import cast, common_type
+from headrace.sql.estimates import COUNTS, has_counts, with_estimates
 from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
 from headrace.sql.ordering import limit_of, ordinal, sort_key
 from headrace.sql.parsing import Dialect
+from headrace.sql.sampling import drawn_from, is_reservoir, with_sample_of
 from headrace.sql.scope import Scope, Source
 from headrace.sql.spark_blocks import QueryAnalyzer, spark_block
 from headrace.sql.statements import CreateView as CreateViewStatement
@@ -62,9 +64,10 @@ _SELECT_PARTS = {
     "order",
     "limit",
     "offset",
+    "sample",
 }
 _SET_PARTS = {"with_", "this", "expression", "distinct", "by_name", "order", "limit", "offset"}
-_TABLE_PARTS = {"this", "alias", "db", "catalog"}
+_TABLE_PARTS = {"this", "alias", "db", "catalog", "sample"}
 _EXISTENCE: dict[str, JoinKind] = {"SEMI": "semi", "ANTI": "anti"}
 _JOINS: dict[str, JoinKind | Choice["right"]] = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
 
@@ -140,6 +143,7 @@ class Binder:
             raise SqlError(
                 "PARSE_SYNTAX_ERROR", "SELECT names no columns", position=position_of(tree), hint="write SELECT *"
             )
+        tree = with_estimates(tree, self.catalog, set(ctes))
         _only(tree, _SELECT_PARTS, "this clause")
         child, scope = self._from(tree, ctes)
         scope.outer = outer
@@ -236,7 +240,7 @@ class Binder:
         clause = tree.args.get("from_")
         if clause is None:
             return ONE_ROW, Scope()
-        node, source = self._item(clause.this, ctes)
+        node, source = self._item(with_sample_of(tree, clause.this), ctes)
         scope = Scope([source])
         for join in [*(clause.this.args.get("joins") or ()), *(tree.args.get("joins") or ())]:
             node = self._join(node, scope, join, ctes)
@@ -256,8 +260,9 @@ class Binder:
                 )
             node = renaming(self._relation(item, ctes))
         elif isinstance(item, exp.Subquery):
-            _only(item, {"this", "alias", "with_", "order", "limit", "offset", "joins"}, "this clause after a subquery")
-            node = renaming(self._query(item.this, self._ctes(item, ctes)))
+            parts = {"this", "alias", "with_", "order", "limit", "offset", "joins", "sample"}
+            _only(item, parts, "this clause after a subquery")
+            node = renaming(drawn_from(self._query(item.this, self._ctes(item, ctes)), item.args.get("sample")))
         elif isinstance(item, exp.Values):
             node = renaming(self._values(item))
         else:
@@ -268,6 +273,9 @@ class Binder:
         return node, Source(name_of(item), node.output)
 
     def _relation(self, table: exp.Table, ctes: Ctes) -> Node:
+        return drawn_from(self._whole_relation(table, ctes), table.args.get("sample"))
+
+    def _whole_relation(self, table: exp.Table, ctes: Ctes) -> Node:
         if is_system(table):
             key = f"headrace.{table.this.sql(Dialect).lower()}"
             if key not in self._scans:
@@ -280,6 +288,9 @@ class Binder:
         name = table.name.lower()
         if name in ctes:
             return ctes[name]
+        if has_counts(table):
+            sample = self.catalog.get(table.name, Sample)
+            return Scan.of("sample", sample.name, (*sample.columns, *COUNTS))
         if name not in self._scans:
             plain, _, place = table.name.partition("@")
             relation = self.catalog.get(plain, position=position_of(table))
@@ -389,16 +400,19 @@ class Binder:
             tree,
             reason,
             self.analyzer,
-            relation=lambda table: self._relation(table, ctes),
+            relation=lambda table: (self._relation if is_reservoir(table.args.get("sample")) else self._whole_relation)(
+                table, ctes
+            ),
             alone=lambda query: self._bind_alone(query, ctes),
         )
 
     def _bind_alone(self, tree: exp.Expr, ctes: Ctes) -> Node | None:
         """The subquery's plan if it stands alone (not correlated) inside the algebra."""
+        sample = None
         if isinstance(tree, exp.Subquery):
-            tree = tree.this
+            tree, sample = tree.this, tree.args.get("sample")
         try:
-            node = self._query(tree, ctes)
+            node = drawn_from(self._query(tree, ctes), sample)
         except (SqlError, OutsideAlgebra):
             # Correlated, or wrong: Spark sees the text in its place and says which.
             return None

@@ -15,6 +15,7 @@ from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node, SparkSql, renaming
 from headrace.sql.expressions import Analyzer
 from headrace.sql.parsing import Dialect
+from headrace.sql.sampling import is_reservoir
 from headrace.sql.system import is_system, name_of
 from headrace.types import Field, Schema
 
@@ -63,6 +64,8 @@ def spark_block(
             if isinstance(child, exp.Table) and (system or isinstance(child.this, exp.Identifier)):
                 if system or child.name.lower() not in known:
                     name = take(relation(child))
+                    if is_reservoir(child.args.get("sample")):
+                        child.set("sample", None)  # the input is drawn already
                     alias = name_of(child)
                     child.set("db", None)
                     child.set("this", exp.to_identifier(name, quoted=True))

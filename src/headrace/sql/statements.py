@@ -66,6 +66,23 @@ class CreateView:
 
 
 @dataclass(frozen=True)
+class CreateSample:
+    name: str
+    of: str
+    size: int
+    query: exp.Expr
+    """All columns of the stream's rows that its WHERE lets pass."""
+    keys: tuple[str, ...]
+    seed: int | None
+    text: str
+    if_not_exists: bool
+    position: Position
+    of_position: Position
+    size_position: Position
+    key_positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True)
 class Insert:
     name: str
     columns: tuple[str, ...]
@@ -121,7 +138,7 @@ class Refresh:
     position: Position
 
 
-Create = CreateStream | CreateTable | CreateTableAs | CreateView
+Create = CreateStream | CreateTable | CreateTableAs | CreateView | CreateSample
 Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
@@ -208,15 +225,15 @@ class _Reader(Cursor):
 
     def show(self) -> Show:
         self.at += 1
-        for what in ("STREAMS", "TABLES", "VIEWS"):
+        for what in ("STREAMS", "TABLES", "VIEWS", "SAMPLES"):
             if self.take(what):
                 self.end()
                 return Show(what.lower())
-        return self.fail("STREAMS, TABLES or VIEWS")
+        return self.fail("STREAMS, TABLES, VIEWS or SAMPLES")
 
     def describe(self) -> Describe:
         self.at += 1
-        for word in ("TABLE", "VIEW", "STREAM", "EXTENDED"):
+        for word in ("TABLE", "VIEW", "STREAM", "SAMPLE", "EXTENDED"):
             if self.word() == word and self.at + 1 < len(self.tokens):
                 self.at += 1
                 break
@@ -234,12 +251,13 @@ class _Reader(Cursor):
             (("STREAM",), "stream"),
             (("TABLE",), "table"),
             (("VIEW",), "view"),
+            (("SAMPLE",), "sample"),
         ):
             if self.take(*words):
                 kind = meaning
                 break
         else:
-            self.fail("STREAM, TABLE or VIEW")
+            self.fail("STREAM, TABLE, VIEW or SAMPLE")
         if_exists = self.take("IF", "EXISTS")
         position = self.position()
         name = self.name()
@@ -251,7 +269,7 @@ class _Reader(Cursor):
 
     def refresh(self) -> Refresh:
         self.at += 1
-        if self.word() == "VIEW" and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
+        if self.word() in ("VIEW", "SAMPLE") and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
             self.at += 1
         position = self.position()
         name = self.name()
@@ -286,7 +304,7 @@ class _Reader(Cursor):
                 position=self.position(1),
                 hint="CREATE VIEW over a stream keeps a continuous view; over tables it is an ordinary view",
             )
-        if kind in ("TEMP", "TEMPORARY", "GLOBAL", "EXTERNAL", "FUNCTION", "SAMPLE", "INDEX", "SCHEMA", "DATABASE"):
+        if kind in ("TEMP", "TEMPORARY", "GLOBAL", "EXTERNAL", "FUNCTION", "INDEX", "SCHEMA", "DATABASE"):
             raise NotYetSupported(f"CREATE {kind}", position=self.position(1))
         self.refuse_trailing_comma()
         if kind == "FOREIGN" and self.word(2) == "TABLE":
@@ -299,7 +317,9 @@ class _Reader(Cursor):
         if kind == "VIEW":
             return self.create_view()
         self.at = 1
-        return self.fail("STREAM, FOREIGN TABLE, TABLE or VIEW")
+        if kind == "SAMPLE":
+            return self.create_sample()
+        return self.fail("STREAM, FOREIGN TABLE, TABLE, VIEW or SAMPLE")
 
     def without_server(self) -> str:
         """``CREATE FOREIGN TABLE s (...) SERVER stream`` with the foreign words blanked (000 §4.2.6)."""
@@ -419,6 +439,67 @@ class _Reader(Cursor):
         return CreateView(
             relation_name(target), names, query, self.text.strip(), bool(tree.args.get("exists")), position, retain
         )
+
+    def create_sample(self) -> CreateSample:
+        self.at += 1
+        exists = self.take("IF", "NOT", "EXISTS")
+        position = self.position()
+        name = self.name()
+        if not self.take("OF"):
+            self.fail("OF and a stream")
+        of_position, of_token = self.position(), self.at
+        of = self.name()
+        if not self.take("SIZE"):
+            self.fail("SIZE and a number of rows")
+        size_position = self.position()
+        size = self.whole_number("a number of rows")
+        query = self.sampled_rows(of_token)
+        keys: list[str] = []
+        key_positions: list[Position] = []
+        if self.groups():
+            self.at += 1
+            while not keys or self.take(","):
+                key_positions.append(self.position())
+                keys.append(self.name())
+        seed = self.whole_number("a seed") if self.take("SEED") else None
+        self.end()
+        return CreateSample(
+            name, of, size, query, tuple(keys), seed, self.text.strip(), exists, position, of_position, size_position,
+            tuple(key_positions),
+        )  # fmt: skip
+
+    def sampled_rows(self, of_token: int) -> exp.Expr:
+        """``SELECT * FROM stream [WHERE …]``, every word of the user's where it was written."""
+        start = self.at
+        if self.word() == "WHERE":
+            depth = 0
+            while self.at < len(self.tokens) and (depth or not self.ends_condition()):
+                depth += {"(": 1, ")": -1}.get(self.word(), 0)
+                self.at += 1
+        of, last = self.tokens[of_token], self.tokens[self.at - 1]
+        text = "SELECT * FROM".ljust(of.start) + self.text[of.start : of.end + 1]
+        if self.at > start:
+            condition = self.tokens[start].start
+            text += blank(self.text, 0, condition)[of.end + 1 :][: condition - of.end - 1]
+            text += self.text[condition : last.end + 1]
+        lines = [at for at in range(of.start) if self.text[at] == "\n" and at >= len("SELECT * FROM")]
+        for at in lines:
+            text = text[:at] + "\n" + text[at + 1 :]
+        return _query(text)
+
+    def groups(self) -> bool:
+        return self.word().split() == ["GROUP", "BY"]  # one token
+
+    def ends_condition(self) -> bool:
+        return self.groups() or (self.word() == "SEED" and self.at == len(self.tokens) - 2)
+
+    def whole_number(self, what: str) -> int:
+        """The next number, which may be negative: whoever takes it says what it may be."""
+        sign = -1 if self.take("-") else 1
+        if not self.word().isdigit():
+            self.fail(what)
+        self.at += 1
+        return sign * int(self.tokens[self.at - 1].text)
 
     def position_of_name(self, tree: exp.Expr) -> Position:
         table = tree.find(exp.Table)

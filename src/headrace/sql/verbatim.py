@@ -93,6 +93,26 @@ class VerbatimParser(SparkParser):
         keys = [] if with_prefix else self._parse_wrapped_csv(self._parse_disjunction)
         return self.expression(kind(expressions=keys))
 
+    def _parse_subquery(self, this: exp.Expr | None, parse_alias: bool = True) -> exp.Subquery | None:
+        """Spark has a subquery's TABLESAMPLE before its alias, as a table's."""
+        sample = self._parse_table_sample() if this is not None else None
+        subquery = super()._parse_subquery(this, parse_alias)
+        if subquery is not None and sample is not None:
+            subquery.set("sample", sample)
+        return subquery
+
+    def _parse_table_sample(self, as_modifier: bool = False) -> exp.TableSample | None:
+        """A negative number of rows is a number too: whoever binds it says what is wrong with it."""
+        ahead = [t.text.upper() for t in self._tokens[self._index : self._index + 4]]
+        if ahead != ["TABLESAMPLE", "RESERVOIR", "(", "-"]:
+            return super()._parse_table_sample(as_modifier)
+        self._advance(4)
+        number = self._parse_number()
+        self._match(TokenType.ROWS)
+        self._match_r_paren()
+        size = exp.Literal(this=f"-{number.name if number else ''}", is_string=False)
+        return exp.TableSample(method=exp.var("RESERVOIR"), size=size.update_positions(number) if number else size)
+
     def _parse_grouping_set(self) -> exp.Expr | None:
         return self._parse_grouping_sets() or self._parse_cube_or_rollup() or self._parse_disjunction()
 

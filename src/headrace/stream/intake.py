@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,17 +19,20 @@ import pyarrow as pa
 from headrace.catalog import Stream
 from headrace.engine import tasks
 from headrace.engine.places import Choice, Place, choose
-from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, run_plan
+from headrace.engine.plan_sql import spark_plan
+from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, registered, run_plan
 from headrace.engine.worker import PipelineCannot, Slice, Work
 from headrace.frames import in_columns
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
+from headrace.sample.feeding import Feed
+from headrace.sample.kept import Sampling
 from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
 from headrace.stream.csv import CsvOptions, QuotedNewline
 from headrace.stream.files import TextSlice, plan_slices
 from headrace.stream.ring import Ring
-from headrace.types import Schema, arrow_schema
+from headrace.types import Schema, arrow_schema, quote
 from headrace.view.compiled import InsertPipeline
 from headrace.view.sharing import Sharing
 
@@ -105,15 +108,16 @@ class Intake:
         given: Input,
         progress: tasks.Progress | None = None,
         ring: Ring | None = None,
+        samples: Sequence[Sampling] = (),
     ) -> tuple[int, StateRows]:
-        """How many rows came, and the state rows they leave for each pipeline.
+        """How many rows came, and the state rows they leave for each pipeline and each kept sample.
 
         With a ``ring``, rows of files and DataFrames go there as they are read.
         """
         forced: set[str] = set()
         while True:
             try:
-                return self._state_rows(stream, pipelines, given, forced, progress, ring)
+                return self._state_rows(stream, pipelines, samples, given, forced, progress, ring)
             except PipelineCannot as cannot:
                 # Some value of this input is Spark's business: that pipeline runs by Spark SQL this time.
                 forced.add(cannot.state)
@@ -123,6 +127,7 @@ class Intake:
         self,
         stream: Stream,
         pipelines: Sequence[InsertPipeline],
+        samples: Sequence[Sampling],
         given: Input,
         forced: set[str],
         progress: tasks.Progress | None,
@@ -131,27 +136,32 @@ class Intake:
         settings = self._runtime.settings
         choices: dict[str, Choice] = {}
         size = _bytes(given)
-        for pipeline in pipelines:
-            reason = pipeline.reason or ("its values need Spark" if pipeline.state in forced else None)
-            engine = "auto" if pipeline.state in forced else settings.engine
-            choices[pipeline.state] = choose(reason, size, task_bytes=settings.task_bytes, engine=engine)
-            if isinstance(given, Frame) and choices[pipeline.state].place is Place.TASKS and settings.engine == "auto":
-                choices[pipeline.state] = Choice(Place.TASKS, "the rows are in Spark already")
+        parts: list[InsertPipeline | Sampling] = [*pipelines, *samples]
+        for part in parts:
+            reason = part.reason or ("its values need Spark" if part.state in forced else None)
+            engine = "auto" if part.state in forced else settings.engine
+            choices[part.state] = choose(reason, size, task_bytes=settings.task_bytes, engine=engine)
+            if isinstance(given, Frame) and choices[part.state].place is Place.TASKS and settings.engine == "auto":
+                choices[part.state] = Choice(Place.TASKS, "the rows are in Spark already")
         places = {state: choice.place for state, choice in choices.items()}
         by_spark = [p for p in pipelines if places[p.state] is Place.SPARK]
         native = [p for p in pipelines if places[p.state] is not Place.SPARK]
+        feeds = tuple(s.feed for s in samples if places[s.state] is not Place.SPARK)
+        drawn_by_spark = [s for s in samples if places[s.state] is Place.SPARK]
         held = given.schema if isinstance(given, Files) else stream.columns
-        work = self.work_of(stream, native, held, given.options if isinstance(given, Files) else None, ring)
+        options = given.options if isinstance(given, Files) else None
+        work = self.work_of(stream, native, held, options, ring, feeds)
         total, states = 0, dict[str, list[pa.Table]]()
-        if native or not by_spark or ring is not None:
-            in_tasks = any(places[p.state] is Place.TASKS for p in native) or (
-                not native and size >= settings.task_bytes and settings.engine in ("auto", "tasks")
-            )
+        if native or feeds or not (by_spark or drawn_by_spark) or ring is not None:
+            large = size >= settings.task_bytes and settings.engine in ("auto", "tasks")
+            in_tasks = Place.TASKS in places.values() or (large and not native and not feeds)
             total, states = self._native(work, given, in_tasks, progress)
-        if by_spark:
+        if by_spark or drawn_by_spark:
             frame, count = self._frame(stream, given)
             for pipeline in by_spark:
                 states[pipeline.state] = [self._by_spark(pipeline, frame)]
+            for sampling in drawn_by_spark:
+                states |= self._drawn_by_spark(sampling, frame)
             total = total or (count if count is not None else frame.count())
         self.ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
@@ -163,9 +173,10 @@ class Intake:
         held: Schema,
         options: CsvOptions | None = None,
         ring: Ring | None = None,
+        feeds: tuple[Feed, ...] = (),
     ) -> Work:
         """What a worker is told to turn input that holds these columns into the pipelines' state rows."""
-        read = {c for p in native for c in p.columns}
+        read = {c for p in native for c in p.columns} | {c for f in feeds for c in f.columns}
         buffered = {f.name for f in ring.layout.columns} if ring is not None else set()
         return Work(
             tuple(p.native for p in native if p.native is not None),
@@ -177,6 +188,7 @@ class Intake:
             tuple(f for f in stream.columns if f.name in read and f not in held),
             *self._sharing.of(stream, native),
             ring.folder if ring is not None else None,
+            feeds,
         )
 
     # Native, here or in tasks
@@ -233,7 +245,7 @@ class Intake:
                 if progress is not None:
                     progress(sum(done), everything)
 
-            return runtime.worker.reduce(work, slices[index], report)
+            return runtime.worker.reduce(work, slices[index], report, index)
 
         total, states = 0, dict[str, list[pa.Table]]()
         if len(slices) == 1:
@@ -257,9 +269,14 @@ class Intake:
         worker = self._runtime.worker
         worker.load(work.statics)
         states: StateRows = {}
+        feeders = work.feeders(0)
         for table in batches:
-            for state, rows in worker.partials(work, table.select(list(work.columns))).items():
+            batch = table.select(list(work.columns))
+            worker.feed(feeders, batch)
+            for state, rows in worker.partials(work, batch).items():
                 states.setdefault(state, []).append(rows)
+        for state, rows in worker.drawn(feeders).items():
+            states[state] = [rows]
         return states
 
     # Spark SQL
@@ -302,6 +319,16 @@ class Intake:
                 else:
                     frames[leaf(node)] = spark.read.parquet(str(pipeline.builds[node.relation].path))
         return run_plan(spark, pipeline.plan, frames, primitive=True)
+
+    def _drawn_by_spark(self, sampling: Sampling, frame: DataFrame) -> StateRows:
+        """What a sample draws of the rows Spark SQL lets pass its condition, in the tasks that have them."""
+        scan = next(n for n in walk_plan(sampling.plan) if isinstance(n, Scan))
+        with registered({leaf(scan): frame}) as names:
+            text = spark_plan(sampling.plan, lambda scan: quote(names[leaf(scan)]))
+            passed = self._runtime.spark.sql(text)
+            feed = replace(sampling.feed, where=None)
+            zone = self._runtime.settings.time_zone
+            return tasks.run_frame(passed, Work((), (), (), feed.columns, None, zone, feeds=(feed,)))[1]
 
 
 def needed_columns(read: set[str], held: Schema) -> tuple[str, ...]:

@@ -255,11 +255,16 @@ def parquet_source(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]
 
     A value that does not fit raises a DuckDB error; :func:`first_bad_value` then tells which.
     """
+    return f"(SELECT {select_items(piece, schema, columns)} FROM {_rows(piece)})"
+
+
+def select_items(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> str:
+    """The select list that gives a file's ``columns`` their declared types."""
     by_name = {f.name: i for i, f in enumerate(schema)}
     wanted = [(piece.names[by_name[c]], piece.conversions[by_name[c]], c) for c in columns]
     items = ", ".join(f"{how.sql.replace('{}', _name(found))} AS {_name(name)}" for found, how, name in wanted)
     # a query must select something, also where only the number of rows is wanted
-    return f"(SELECT {items or 'NULL AS nothing'} FROM {_rows(piece)})"
+    return items or "NULL AS nothing"
 
 
 def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> DataError | None:

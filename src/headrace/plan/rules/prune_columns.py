@@ -5,7 +5,7 @@ columns of a batch reach the native engine.
 """
 
 from headrace.plan.exprs import Agg, Column, Expr, columns
-from headrace.plan.nodes import Aggregate, Filter, Join, Node, Project, Scan, Sort, UnionAll, walk_plan
+from headrace.plan.nodes import Aggregate, Draw, Filter, Join, Node, Project, Scan, Sort, UnionAll, walk_plan
 
 
 def prune_columns(root: Node) -> Node:
@@ -35,6 +35,8 @@ def _reads(node: Node, wanted: set[int]) -> list[set[int]]:
         return [_ids(*(e for c, e in node.exprs if c.id in wanted))]
     if isinstance(node, Aggregate):
         return [_ids(*(e for _, e in node.keys), *(a for _, a in _kept_aggs(node, wanted)))]
+    if isinstance(node, Draw) and node.seed is None:
+        return [wanted]  # a seed chooses rows by all their values
     if isinstance(node, Filter):
         return [wanted | _ids(node.condition)]
     if isinstance(node, Sort):

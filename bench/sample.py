@@ -1,0 +1,166 @@
+"""A fixed number of random rows of lineitem, beside Spark and DuckDB; and how shares are best drawn (000 §5.3).
+
+All columns of all systems' rows come to this process as Arrow (Spark's ``takeSample`` as rows). ``df.sample`` does
+not give a fixed number of rows: its fraction is chosen so that ``limit`` has enough, and the limit takes the first
+of them, so its rows are not uniform either. It is shown for its speed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.measure import Note, Stopwatch, Timing
+from headrace.engine.tasks import run_each
+from headrace.sample import Reservoir, shares
+from headrace.sample.gathering import plain_schema
+from headrace.sample.on_spark import drawn
+from headrace.sample.shares import Method
+from headrace.sample.skips import Skips
+from headrace.settings import cores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 1_000
+"""Rows drawn, where nothing else is said."""
+MANY = 10_000
+BATCH = 65_536
+GENERATED = 1_000_000_000
+SIZES = (1, 10, 50, 100, 500, 750, 1_000, 2_000, 10_000)
+WORKERS = (1, 4, 16, 64, 256, 1_024)
+HEADRACE, SORTED, FRACTION, TAKEN, DUCKDB = (
+    "headrace.reservoir",
+    "orderBy(rand()).limit",
+    "df.sample.limit (not uniform)",
+    "rdd.takeSample",
+    "DuckDB reservoir",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What was measured; times in seconds."""
+
+    rows: int
+    parquet: dict[str, Timing]
+    job: Timing
+    """A Spark job whose tasks do nothing."""
+    by_workers: dict[int, Timing]
+    arrow: dict[str, Timing]
+    selected: float
+    """For each row selected, by one thread over batches in memory."""
+    generated: float
+    """Rows a second by one thread, where they are integers nobody looks at."""
+    shares: dict[tuple[int, int, str], float]
+    """By rows drawn, workers and method."""
+
+    def faster(self, size: int, workers: int) -> float:
+        """How many times as fast the Fenwick tree is."""
+        return self.shares[size, workers, "hypergeometric"] / self.shares[size, workers, "fenwick"]
+
+
+def run(spark: SparkSession, file: Path, runs: int, slow: bool, note: Note) -> Samples:
+    """Measure all of it over one Parquet file; ``slow`` has Spark's takeSample take part, once."""
+    note("sample: from Parquet")
+    parquet = _parquet(spark, file, runs, slow)
+    note("sample: workers")
+    frame = spark.read.parquet(str(file))
+    by_workers = {n: _timed(runs, partial(drawn, frame, ROWS, workers=n)) for n in (1, cores())}
+    job = _timed(runs, lambda: run_each(spark, cores(), lambda indexes: ((i, "", "", b"") for i in indexes)))
+    note("sample: from Arrow in memory")
+    table = _in_memory(file)
+    arrow = {HEADRACE: _timed(runs, lambda: _reservoir(table, ROWS)), DUCKDB: _timed(runs, lambda: _duck(table))}
+    selected = _timed(runs, lambda: _reservoir(table, MANY)).median / (MANY * (1 + np.log(table.num_rows / MANY)))
+    generated = GENERATED / _timed(runs, _generate).median
+    note("sample: shares")
+    grid = {(n, p, m): _share_seconds(n, p, m) for n in SIZES for p in WORKERS for m in ("fenwick", "hypergeometric")}
+    return Samples(table.num_rows, parquet, job, by_workers, arrow, float(selected), generated, grid)
+
+
+def _timed(runs: int, work: Callable[[], Any]) -> Timing:
+    """Its runs after a first that is not counted."""
+    work()
+    watch = Stopwatch()
+    for _ in range(runs):
+        with watch.timed():
+            work()
+    return watch.timing
+
+
+def _parquet(spark: SparkSession, file: Path, runs: int, slow: bool) -> dict[str, Timing]:
+    from pyspark.sql import functions as f
+
+    frame = spark.read.parquet(str(file))
+    total = pq.read_metadata(file).num_rows
+    connection = duckdb.connect(config={"threads": cores()})
+    text = f"SELECT * FROM '{file}' USING SAMPLE reservoir({ROWS} ROWS)"
+    ways: dict[str, Callable[[], Any]] = {
+        HEADRACE: lambda: drawn(frame, ROWS)[0],
+        SORTED: lambda: frame.orderBy(f.rand()).limit(ROWS).toArrow(),
+        FRACTION: lambda: frame.sample(min(1.0, 1.5 * ROWS / total)).limit(ROWS).toArrow(),
+        DUCKDB: lambda: connection.sql(text).to_arrow_table(),
+    }
+    watches = {name: Stopwatch() for name in ways}
+    for turn in range(runs + 1):  # interleaved, the first not counted
+        for name, way in ways.items():
+            if turn == 0:
+                way()
+                continue
+            with watches[name].timed():
+                found = way()
+            assert found.num_rows == ROWS and found.num_columns == len(frame.columns), name
+    found = {name: watch.timing for name, watch in watches.items()}
+    if slow:
+        start = time.perf_counter()
+        assert len(frame.rdd.takeSample(False, ROWS)) == ROWS
+        found[TAKEN] = Timing((time.perf_counter() - start,))
+    connection.close()
+    return found
+
+
+def _in_memory(file: Path) -> pa.Table:
+    """All columns, texts in plain buffers, in batches as a stream would bring them."""
+    read = pq.ParquetFile(file)
+    schema = plain_schema(read.schema_arrow.remove_metadata())
+    groups = [read.read_row_group(i).cast(schema) for i in range(read.num_row_groups)]
+    return pa.Table.from_batches([b for g in groups for b in g.combine_chunks().to_batches(BATCH)])
+
+
+def _reservoir(table: pa.Table, size: int) -> pa.Table:
+    reservoir = Reservoir(size, np.random.default_rng(), pinned_bytes=1 << 40)  # the rows stay in memory anyhow
+    reservoir.add(table)
+    return reservoir.rows()
+
+
+def _duck(lines: pa.Table) -> pa.Table:
+    with duckdb.connect(config={"threads": cores()}) as connection:
+        return connection.sql(f"SELECT * FROM lines USING SAMPLE reservoir({ROWS} ROWS)").to_arrow_table()
+
+
+def _generate() -> None:
+    skips = Skips(ROWS, np.random.default_rng())
+    for _ in range(0, GENERATED, 1 << 20):
+        skips.advance(1 << 20)
+
+
+def _share_seconds(size: int, workers: int, method: Method) -> float:
+    """The least time of several draws."""
+    rng = np.random.default_rng(1)
+    counts = np.full(workers, 900_000_000 // workers)
+    shares(counts, size, rng, method)
+    best = float("inf")
+    for _ in range(7):
+        start = time.perf_counter()
+        shares(counts, size, rng, method)
+        best = min(best, time.perf_counter() - start)
+    return best

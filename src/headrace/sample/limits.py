@@ -1,0 +1,65 @@
+"""What a sample may be asked for: at least one row, and no more than fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import DataError, Position, SqlError
+
+MEMORY_BYTES = 2 << 30
+"""What the rows of a sample may take, where no setting says otherwise."""
+_VARYING_BYTES = 32
+
+
+def row_bytes(types: Iterable[pa.DataType]) -> int:
+    """About how many bytes a row takes.
+
+    >>> row_bytes([pa.int64(), pa.string(), pa.list_(pa.int32())])
+    112
+    """
+    return max(1, sum(_bytes(t) for t in types))
+
+
+def _bytes(type: pa.DataType) -> int:
+    if pa.types.is_nested(type):
+        return _VARYING_BYTES + sum(_bytes(type.field(i).type) for i in range(type.num_fields)) + 4
+    try:
+        return max(1, int(type.bit_width) // 8)
+    except ValueError:
+        return _VARYING_BYTES
+
+
+def check_size(size: Any, types: Iterable[pa.DataType], memory: int, position: Position | None = None) -> int:
+    """The size, if a sample can have it.
+
+    >>> check_size(10, [pa.int64()], memory=80)
+    10
+    """
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise SqlError(
+            "INVALID_SAMPLE_SIZE",
+            f"a sample has 1 row or more, not {size}",
+            position=position,
+            hint="give a whole number from 1 on",
+        )
+    most = memory // row_bytes(types)
+    if size > most:
+        raise SqlError(
+            "SAMPLE_TOO_LARGE",
+            f"a sample of {size:,} such rows does not fit in {memory:,} bytes of memory; {most:,} do",
+            position=position,
+            hint=f"ask for {most:,} rows or fewer, or take them as a table",
+        )
+    return size
+
+
+def too_many_groups(sample: str, groups: int, most: int) -> DataError:
+    """The refusal of rows that would give a sample more groups than it may have."""
+    return DataError(
+        "SAMPLE_TOO_MANY_GROUPS",
+        f"sample {sample} would keep rows of {groups:,} groups, and {most:,} is the limit",
+        hint="group by a column with fewer values, or raise the setting sample_groups; nothing was inserted",
+    )
