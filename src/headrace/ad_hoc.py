@@ -21,7 +21,8 @@ import pyarrow as pa
 from headrace.catalog import Catalog, Stream, View
 from headrace.engine.ring_tasks import RingShare, run_scan
 from headrace.engine.session import driver_host
-from headrace.engine.worker import PARTIALS, conform
+from headrace.engine.work import PARTIALS
+from headrace.engine.worker import conform
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
 from headrace.parquet_files import write_parquet
 from headrace.plan.nodes import Node, Scan, walk_plan

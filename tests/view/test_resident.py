@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.catalog import Stream
 from headrace.database import Database
-from headrace.engine.worker import Work
+from headrace.engine.work import Work
 from headrace.errors import HeadraceError
 from headrace.types import arrow_schema
 from headrace.view.resident import Resident, can_reside

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from headrace.engine.failures import from_spark, restored
 from headrace.engine.tasks import Found, from_bytes, guarded, run_each, task_worker, to_bytes
-from headrace.engine.worker import CHUNK_ROWS, PipelineCannot, Work, with_nulls
+from headrace.engine.work import PipelineCannot, Work
+from headrace.engine.worker import CHUNK_ROWS, with_nulls
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.flight import plain_schema, remote_batches

@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from headrace.engine.failures import from_spark, packed, restored
 from headrace.engine.session import spark_context
-from headrace.engine.worker import PipelineCannot, Slice, Work, Worker, chunked
+from headrace.engine.work import PipelineCannot, Slice, Work
+from headrace.engine.worker import Worker, chunked
 from headrace.errors import HeadraceError
 from headrace.stream.csv import QuotedNewline
 from headrace.stream.files import TextSlice

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.catalog import Catalog, Sample, Stream
 from headrace.engine.plan_sql import NotNative, native_plan
-from headrace.engine.worker import BATCH
+from headrace.engine.work import BATCH
 from headrace.errors import CatalogError, HeadraceError, SqlError
 from headrace.plan.nodes import Filter, Node, Project, Scan, walk_plan
 from headrace.plan.rules import optimize

@@ -21,7 +21,7 @@ from headrace.engine import tasks
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import spark_plan
 from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, registered, run_plan
-from headrace.engine.worker import PipelineCannot, Slice, Work
+from headrace.engine.work import PipelineCannot, Slice, Work
 from headrace.frames import in_columns
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime

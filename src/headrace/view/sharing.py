@@ -30,7 +30,7 @@ from headrace.engine.columns import is_key, is_partial
 from headrace.engine.grouping import Asked, Grouped, Member
 from headrace.engine.native_functions import can_raise
 from headrace.engine.plan_sql import native_plan, quote_native
-from headrace.engine.worker import BATCH, JOINED, MASK, Part, Pipeline, Shared, Static
+from headrace.engine.work import BATCH, JOINED, MASK, Part, Pipeline, Shared, Static
 from headrace.plan.exprs import TRUE, Agg, Call, Case, Column, Expr, Literal, all_of, columns, conjuncts, substitute
 from headrace.plan.nodes import Aggregate, Filter, Join, JoinKind, Node, Project, Scan
 from headrace.types import BIGINT, BOOLEAN
