@@ -31,6 +31,8 @@ VIEWS = [
     "SELECT i, avg(d), max(x) FROM s WHERE o OR b + 1 > i GROUP BY i",
     "SELECT i % 3, count(*), sum(i) FROM s WHERE t <> 'x' GROUP BY i % 3",
     "SELECT DISTINCT t FROM s",
+    "SELECT t, count(*) FROM s WHERE false GROUP BY t",
+    "SELECT t, count(*) FROM s WHERE true AND NULL GROUP BY t",
 ]
 ROW = st.tuples(
     st.none() | st.integers(-3, 3),
@@ -74,6 +76,13 @@ def define(db: Database, views: list[str]) -> list[str]:
 )
 def test_loops_leave_the_state_rows_of_the_texts(batches: list[list[Any]], views: list[str]) -> None:
     assert states(batches, views, grouping.ROWS) == states(batches, views, 0)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_by_itself_and_beside_another(view: str) -> None:
+    row = (1, 2, "x", Decimal("1.00"), True, dt.date(2020, 1, 1), 1.0)
+    for views in ([view], [view, VIEWS[0]]):
+        assert states([[row, row]], views, grouping.ROWS) == states([[row, row]], views, 0)
 
 
 def test_plain_groupings_take_no_statement(monkeypatch: pytest.MonkeyPatch) -> None:

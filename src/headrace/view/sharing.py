@@ -145,6 +145,8 @@ def group(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tup
 
 def _is_plain(grouping: _Grouping) -> bool:
     """Whether compiled loops give the very rows its text does."""
+    if isinstance(passed := all_of(list(grouping.filters)), Literal) and passed != TRUE:
+        return False
     # Which of two zeros, or which NaN, stands for a group is the engine's choice; a literal is no column.
     keys = all(is_key(k.type) and not k.type.is_float and not isinstance(k, Literal) for k in grouping.keys)
     return keys and not grouping.probes and all(map(_is_plain_agg, grouping.aggs))
