@@ -18,7 +18,7 @@ def row_bytes(types: Iterable[pa.DataType]) -> int:
     """About how many bytes a row takes.
 
     >>> row_bytes([pa.int64(), pa.string(), pa.list_(pa.int32())])
-    112
+    80
     """
     return max(1, sum(_bytes(t) for t in types))
 
