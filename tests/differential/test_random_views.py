@@ -146,7 +146,7 @@ def cases(draw: st.DrawFn) -> tuple[Case, Schedule]:
 
 
 @pytest.mark.spark
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(24))
 @given(drawn=cases())
 def test_differential_random_native(drawn: tuple[Case, Schedule], spark: Any, tmp_path_factory: Any) -> None:
     case, schedule = drawn
@@ -156,7 +156,7 @@ def test_differential_random_native(drawn: tuple[Case, Schedule], spark: Any, tm
 
 
 @pytest.mark.spark
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(4))
 @given(drawn=cases())
 def test_differential_random_engines(drawn: tuple[Case, Schedule], spark: Any) -> None:
     case, schedule = drawn
