@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -237,8 +238,8 @@ def _queries(
 
     for name, sql in queries().items():
         systems: dict[str, Callable[[], tuple[float, pa.Table]]] = {
-            HEADRACE: lambda sql=sql: mine(sql),  # type: ignore[misc]
-            SPARK: lambda sql=sql: by_spark(sql),  # type: ignore[misc]
+            HEADRACE: partial(mine, sql),
+            SPARK: partial(by_spark, sql),
         }
         if peer is not None:
             systems[FLINK] = _flink(peer, data, sql)
@@ -283,7 +284,7 @@ def _four(db: Database, data: Data, runs: int, note: Note) -> dict[str, float]:
             db.sql(copy)
             cast(headrace.ad_hoc.RunningResult, running).finish().arrow()
 
-        insert[what] = _times(runs, lambda copy=copy: db.sql(copy)).median  # type: ignore[misc]
+        insert[what] = _times(runs, partial(db.sql, copy)).median
         query[what] = _times(runs, ask).median
         note(f"ring: {what}: insert {insert[what]:.2f} s, Q6 {query[what]:.2f} s")
     return {

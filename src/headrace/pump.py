@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -54,7 +55,7 @@ class Pumps:
                     self._pumped.add(ring)
                     scan = Scan.start(ring, [f.name for f in ring.layout.columns], timeout=_FOR_GOOD, waited_for=True)
                     ring.answer()
-                    self._start(lambda ring=ring, scan=scan: self._pump(ring, scan))  # type: ignore[misc]
+                    self._start(partial(self._pump, ring, scan))
 
     def _pump(self, ring: Ring, scan: Scan) -> None:
         try:

@@ -145,7 +145,7 @@ class Reader:
         """The answer of a lookup, if it takes no snapshot."""
         with self._runtime.store.glance() as glance, suppress(query.Again, NotInMemory):
             if self._runtime.writer_version == planned.version:
-                return self._answers.find(glance, view, lookup, patient=False)
+                return self._answers.glance(glance, view, lookup)
         return None
 
     def plan(self, statement: s.Query | s.Insert) -> Node:
@@ -165,6 +165,11 @@ class Reader:
         if query_ is not None:
             query_.wait()
             return query_.answer()
+        planned = kept.under(self._catalog.version)
+        if planned is not None and planned.by_state is not None and planned.by_state.lookup is not None:
+            found = self._glanced(planned, planned.by_state.view, planned.by_state.lookup)
+            if found is not None:
+                return found
         return self._rows_at(kept)[1]
 
     def ad_hoc(self, kept: Kept) -> AdHocQuery | None:

@@ -147,3 +147,24 @@ def test_a_text_that_differs_in_its_constant_is_not_planned_again(monkeypatch: p
         db.insert("s", [(3, "x"), (3, "x")])
         assert ask("SELECT n FROM v WHERE a = 3") == ([(6,)], True)
         assert ask("SELECT n FROM v WHERE a = 4") == ([], False)
+
+
+def test_a_lookup_takes_a_snapshot_only_for_what_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.store import Store
+
+    opened: list[int] = []
+    read = Store.read
+    monkeypatch.setattr(Store, "read", lambda self: (opened.append(1), read(self))[1])
+    with headrace.connect(engine="native") as db:
+        db.sql("CREATE STREAM s (a INT, x BIGINT)")
+        db.sql("CREATE VIEW v AS SELECT a, count(*) AS n, sum(x) AS t FROM s GROUP BY a")
+        db.insert("s", [(1, 10), (2, 20)])
+        assert db.sql("SELECT n, t FROM v WHERE a = 1").rows() == [(1, 10)]
+        opened.clear()
+        db.insert("s", [(1, 5)])
+        assert db.sql("SELECT n, t FROM v WHERE a = 2").rows() == [(1, 20)], "rows of another group came since"
+        assert db.sql("SELECT n, t FROM v WHERE a = 1").rows() == [(2, 15)], "rows of this group came since"
+        db.insert("s", [(1, 2**63 - 1)])
+        with pytest.raises(headrace.HeadraceError, match=r"OVERFLOW|OUT_OF_RANGE"):
+            db.sql("SELECT n, t FROM v WHERE a = 1").rows()
+        assert len(opened) == 1, "only the error took a query"

@@ -27,7 +27,7 @@ from headrace.engine.columns import Unfoldable
 from headrace.engine.spark import Relation
 from headrace.plan.pipelines import State
 from headrace.runtime import Runtime
-from headrace.store import Snapshot, Transaction
+from headrace.store import Glance, Snapshot, Transaction
 from headrace.view.compiled import ContinuousView
 from headrace.view.lookup import Lookup
 from headrace.view.resident import Resident, can_reside
@@ -126,16 +126,22 @@ class Answers:
     def find(self, snapshot: Snapshot, view: ContinuousView, lookup: Lookup, *, patient: bool) -> pa.Table | None:
         """The answer of a lookup; None if the state is not in memory, or if it takes a query to say what is wrong."""
         with self.lock(view.name):
-            resident = self._untouched(snapshot, view, lookup) or self._caught_up(snapshot, view, lookup.state, patient)
+            resident = self._caught_up(snapshot, view, lookup.state, patient)
             return None if resident is None else lookup.answer(resident.find(lookup.key))
 
-    def _untouched(self, snapshot: Snapshot, view: ContinuousView, lookup: Lookup) -> Resident | None:
+    def glance(self, glance: Glance, view: ContinuousView, lookup: Lookup) -> pa.Table | None:
+        """The same from memory alone; raises :class:`~headrace.store.NotInMemory` if that does not do."""
+        with self.lock(view.name):
+            resident = self._untouched(glance, view, lookup) or self._caught_up(glance, view, lookup.state, False)
+            return None if resident is None else lookup.answer(resident.find(lookup.key))
+
+    def _untouched(self, glance: Glance, view: ContinuousView, lookup: Lookup) -> Resident | None:
         """The state in memory, if what came since says nothing of the group that is asked for."""
         relation = view.relation(lookup.state)
         resident = self._held(view).get(lookup.state.name)
-        if resident is None or not snapshot.rewritten(relation) <= resident.epoch <= snapshot.epoch:
+        if resident is None or not glance.rewritten(relation) <= resident.epoch <= glance.epoch:
             return None
-        rows = snapshot.since(relation, resident.epoch, resident.schema)
+        rows = glance.since(relation, resident.epoch, resident.schema)
         # Many are better folded in than looked through again and again.
         return resident if rows.num_rows <= FEW and not lookup.is_in(rows) else None
 
