@@ -182,9 +182,10 @@ def _views(run: Run) -> None:
 
 def _memory(run: Run) -> None:
     results = memory.run(run.sizes.memory_rows, run.say)
+    lineitem = memory.run_lineitem(tpch.Data(ROOT / "data", run.sizes.scale).lineitem("parquet"), run.say)
     file = run.plot("memory.svg")
-    run.bars.append(bars.memory_bar(results))
-    run.sections += report.memory_section(results, plots.memory(results, file) if file else None)
+    run.bars += bars.memory_bars(results, lineitem)
+    run.sections += report.memory_section(results, lineitem, plots.memory(results, file) if file else None)
 
 
 def _sample(run: Run) -> None:

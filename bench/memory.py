@@ -5,6 +5,9 @@ and writes its resident set after each. All groups are seen within the first bat
 warms allocators and caches, and the bar compares the last tenth with the second.
 
     python -m bench.memory <aggregates> <rows> <rows per batch>
+    python -m bench.memory Q1 <lineitem.parquet> <rows per batch>
+
+The second streams TPC-H's lineitem through Q1, whose few groups are all there after the first batch.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bench.measure import Note
 from bench.ours import database
+from bench.tpch import LINEITEM, QUERIES, ddl
 
 GROUPS = 10_000
 BATCH = 100_000
@@ -34,7 +39,7 @@ WIDTHS = (1, 2, 4, 6)
 class Memory:
     """Resident set in MB and groups seen, after each batch; and the rows that went by."""
 
-    aggregates: int
+    view: str
     rows: tuple[int, ...]
     megabytes: tuple[float, ...]
     groups: tuple[int, ...]
@@ -59,7 +64,7 @@ class Memory:
         """End over early.
 
         >>> flat, steep = tuple([100.0] * 20), tuple(map(float, range(20)))
-        >>> [Memory(1, tuple(range(20)), m, tuple(range(20))).growth for m in (flat, steep)]
+        >>> [Memory('Q1', tuple(range(20)), m, tuple(range(20))).growth for m in (flat, steep)]
         [1.0, 7.4]
         """
         return self.end / self.early
@@ -96,18 +101,41 @@ def stream(aggregates: int, rows: int, size: int) -> None:
             raise AssertionError(f"{rows} rows went in, the view counts {counted}")
 
 
+def stream_lineitem(file: Path, size: int) -> None:
+    """The same for lineitem and Q1. The reader buffers nothing ahead, which would grow with the file."""
+    with database() as db:
+        db.sql(f"CREATE STREAM lineitem ({ddl(LINEITEM)})")
+        db.sql(f"CREATE VIEW v AS {QUERIES['Q1'].sql}")
+        passed = 0
+        for chunk in pq.ParquetFile(file, pre_buffer=False).iter_batches(size):
+            passed += db.insert("lineitem", chunk)
+            groups = db.sql("SELECT count(*) AS n FROM v").arrow()["n"][0].as_py()
+            print(json.dumps([passed, resident_megabytes(), groups]), flush=True)
+
+
 def run(rows: int, note: Note) -> list[Memory]:
     """One process for each number of aggregates."""
-    results = []
-    for aggregates in WIDTHS:
-        command = [sys.executable, "-m", "bench.memory", str(aggregates), str(rows), str(min(BATCH, rows // 20))]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
-        samples = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-        result = Memory(aggregates, *(tuple(column) for column in zip(*samples, strict=True)))
-        note(f"memory: {aggregates} aggregates: {result.early:.0f} MB early, {result.end:.0f} MB at the end")
-        results.append(result)
-    return results
+    size = min(BATCH, rows // 20)
+    return [_run(f"{n} aggregate{'s' if n > 1 else ''}", [str(n), str(rows), str(size)], note) for n in WIDTHS]
+
+
+def run_lineitem(file: Path, note: Note) -> Memory:
+    """A process for Q1."""
+    size = min(BATCH, pq.ParquetFile(file).metadata.num_rows // 20)
+    return _run("Q1", ["Q1", str(file), str(size)], note)
+
+
+def _run(view: str, arguments: list[str], note: Note) -> Memory:
+    command = [sys.executable, "-m", "bench.memory", *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+    samples = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    result = Memory(view, *(tuple(column) for column in zip(*samples, strict=True)))
+    note(f"memory: {view}: {result.early:.0f} MB early, {result.end:.0f} MB at the end")
+    return result
 
 
 if __name__ == "__main__":
-    stream(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    if sys.argv[1] == "Q1":
+        stream_lineitem(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        stream(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

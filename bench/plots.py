@@ -125,10 +125,9 @@ def memory(results: Sequence[Memory], file: Path) -> str:
     """Resident set against rows inserted, as 000 Figure 4.13, with the point where all groups are seen."""
     figure, axes = _figure()
     for result in results:
-        label = f"{result.aggregates} aggregate{'s' if result.aggregates > 1 else ''}"
         every = max(len(result.rows) // POINTS, 1)
         rows = [rows / 1e6 for rows in result.rows[::every]]
-        axes.plot(rows, result.megabytes[::every], linewidth=1, label=label)
+        axes.plot(rows, result.megabytes[::every], linewidth=1, label=result.view)
     first = results[0]
     whole = next(i for i, groups in enumerate(first.groups) if groups == first.groups[-1])
     axes.axvline(first.rows[whole] / 1e6, linestyle=":", color="grey", label="all groups seen")
