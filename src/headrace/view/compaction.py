@@ -43,7 +43,7 @@ class _Queue:
     rows: int
     """Rows appended since the last merge: these at most."""
     groups: int
-    """Rows that merge left."""
+    """Rows that merge left, or more if there are known to be more."""
 
 
 class Compaction:
@@ -56,14 +56,20 @@ class Compaction:
         self._queues: dict[str, _Queue] = {}
         self._counting = threading.Lock()
 
-    def after(self, appended: Mapping[str, int]) -> None:
-        """Merge where it is due, now that an insert has appended so many rows to these state relations."""
+    def after(self, appended: Mapping[str, int], groups: Mapping[str, int]) -> None:
+        """Merge where it is due, now that an insert has appended so many rows to these state relations.
+
+        ``groups`` is how many groups they have at least, as far as the insert knows.
+        """
         due: list[_Queue] = []
         for relation, rows in appended.items():
-            queue = self._queue(relation, rows)  # none if it was dropped since the insert was committed
-            if queue is not None and self._is_due(queue, BACKLOG):
+            queue = self._queue(relation, rows)
+            if queue is None:
+                continue  # dropped since the insert was committed
+            queue.groups = max(queue.groups, groups.get(relation, 0))
+            if self._is_due(queue, BACKLOG):
                 self._try([queue], wait=True)
-            elif queue is not None and self._is_due(queue):
+            elif self._is_due(queue):
                 due.append(queue)
         for at in range(0, len(due), TOGETHER):
             self._try(due[at : at + TOGETHER], wait=False)
