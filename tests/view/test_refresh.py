@@ -148,7 +148,7 @@ def test_compaction_beside_a_restart_does_not_bring_old_groups_back(
 
     def compact_first(definer: Definer, view: ContinuousView) -> None:
         # As after so many rows: it is due, and nobody waits for it.
-        compaction = threading.Thread(target=db._loader._compaction.after, args=({"state v s0": 10_000},))
+        compaction = threading.Thread(target=db._loader._compaction.after, args=({"state v s0": 10_000}, {}))
         compaction.start()
         compaction.join()
         enter(definer, view)
