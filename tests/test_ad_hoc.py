@@ -78,6 +78,7 @@ QUERIES = (
     "SELECT uid, score, rank() OVER (PARTITION BY uid ORDER BY score, content) AS r FROM posts WHERE score > 900",
     "SELECT reverse(username) AS r, count(*) FROM posts GROUP BY reverse(username)",
     "SELECT uid, percentile(score, 0.5) FROM posts GROUP BY uid",
+    "SELECT reverse(u.region) AS r, count(*) FROM posts JOIN users u ON uid = u.id GROUP BY reverse(u.region)",
 )
 
 

@@ -13,7 +13,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,10 +20,9 @@ import pyarrow as pa
 from headrace.catalog import Catalog, Stream, View
 from headrace.engine.ring_tasks import RingShare, run_scan
 from headrace.engine.session import driver_host
-from headrace.engine.work import PARTIALS
+from headrace.engine.work import PARTIALS, Static
 from headrace.engine.worker import conform
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
-from headrace.parquet_files import write_parquet
 from headrace.plan.nodes import Node, Scan, walk_plan
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.window import rows_wanted, streams_out
@@ -35,7 +33,7 @@ from headrace.stream.ring import Scan as RingScan
 from headrace.stream.ring.layout import WORKERS, SlotKind
 from headrace.stream.ring.scan import WindowOver
 from headrace.types import arrow_schema
-from headrace.view.compiled import ContinuousView, InsertPipeline, statics_of
+from headrace.view.compiled import ContinuousView, InsertPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -152,7 +150,7 @@ class AdHocQuery:
         self._states: dict[str, list[pa.Table]] = {s.name: [] for s in plan.states}
         self._feeds: list[_Feed] = []
         self._scans: list[RingScan] = []
-        self._files: dict[str, Path] = {}
+        self._statics: dict[str, Static] = {}
         self._out: deque[pa.Table] = deque()
         self._out_bytes = 0
         self._streams_out = streams_out(plan)
@@ -194,9 +192,9 @@ class AdHocQuery:
         return self
 
     def _run(self) -> None:
-        view = self._compiled()
         threads: list[threading.Thread] = []
         try:
+            view = self._compiled()
             for scan in self._scans:
                 stream: Stream = self._runtime.catalog.get(scan.ring.stream, Stream)
                 pipelines = view.pipelines[stream.name.lower()]
@@ -230,9 +228,9 @@ class AdHocQuery:
                 self._changed.notify_all()
             for thread in threads:
                 thread.join()
-            self._runtime.worker.forget([s.name for s in view.statics.values()])
-            for file in self._files.values():
-                file.unlink(missing_ok=True)
+            self._runtime.worker.forget([s.name for s in self._statics.values()])
+            for static in self._statics.values():
+                static.path.unlink(missing_ok=True)
 
     def _by_tasks(self, pipelines: Sequence[InsertPipeline]) -> bool:
         """Whether Spark tasks scan: where the setting says so, and the whole fragment is native."""
@@ -333,10 +331,12 @@ class AdHocQuery:
         for static in self._plan.statics:
             rows = self._rows_of(static.plan).rename_columns([f.name for f in static.schema])
             file = self._runtime.scratch_file(f"-{static.name}.parquet")
-            write_parquet(rows.combine_chunks(), file)
-            self._files[static.name] = file
+            self._statics[static.name] = build = Static(file.name, file)
+            self._runtime.worker.hold(build, rows)
+            if self._runtime.settings.engine == "tasks":
+                self._runtime.worker.write(build)
         view = View(self._name, (), "", True, ())
-        return ContinuousView(view, self._plan, statics_of(self._files), self._runtime.settings.time_zone)
+        return ContinuousView(view, self._plan, self._statics, self._runtime.settings.time_zone)
 
     def _let_go(self) -> None:
         for scan in self._scans:

@@ -40,6 +40,7 @@ from headrace.engine.work import (
 )
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.native import native_query
+from headrace.parquet_files import write_parquet
 from headrace.sample.feeding import Feeder, TooManyGroups
 from headrace.sample.limits import too_many_groups
 from headrace.sample.parquet_rows import stretch_of, take_rows
@@ -140,6 +141,16 @@ class Worker:
                 name, path = quote_native(static.name), literal_native(str(static.path))
                 self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
                 self._statics.add(static.name)
+
+    def hold(self, static: Static, rows: pa.Table) -> None:
+        """Make a build side available that has no file yet (see :meth:`write`)."""
+        self.query(f"CREATE TABLE {quote_native(static.name)} AS SELECT * FROM held_rows", held_rows=rows)
+        self._statics.add(static.name)
+
+    def write(self, static: Static) -> None:
+        """Have a build side's file there, for others to read."""
+        if not static.path.exists() and static.name in self._statics:
+            write_parquet(self.query(f"SELECT * FROM {quote_native(static.name)}"), static.path)
 
     def forget(self, names: Sequence[str]) -> None:
         """Drop build sides that are no longer needed."""

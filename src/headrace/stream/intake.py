@@ -318,7 +318,9 @@ class Intake:
                 if node.kind == "stream":
                     frames[leaf(node)] = frame
                 else:
-                    frames[leaf(node)] = spark.read.parquet(str(pipeline.builds[node.relation].path))
+                    build = pipeline.builds[node.relation]
+                    self._runtime.worker.write(build)
+                    frames[leaf(node)] = spark.read.parquet(str(build.path))
         return run_plan(spark, pipeline.plan, frames, primitive=True)
 
     def _drawn_by_spark(self, sampling: Sampling, frame: DataFrame) -> StateRows:

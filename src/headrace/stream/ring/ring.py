@@ -287,7 +287,8 @@ class _Morsel:
             elif ever_null[i]:
                 ring.nulls[i][here] = 0
             if column.source is None:
-                ring.slots[i][here] = 0
+                if ring.layout.kind(i).text:
+                    ring.slots[i][here] = 0  # an old view would point anywhere; other slots may hold what they held
             elif column.text is not None:
                 ends = column.source[start : start + rows + 1]
                 at = store_text(ends, marks, column.text, ring.slots[i][here], buffer, at)
