@@ -9,6 +9,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 import headrace
+from headrace.errors import StoreError
 from headrace.move import ticket as tickets
 
 if TYPE_CHECKING:
@@ -69,3 +70,25 @@ def test_differential_a_query_over_jdbc_goes_on_elsewhere(spark: SparkSession, e
         answer = elsewhere.ask("resume", ticket=ticket.address)
         assert "error" not in answer, answer
         assert answer["rows"] == expected and answer["moved"] == len(ticket.states) > 0
+
+
+def test_the_same_table_of_another_database_is_another_input(spark: SparkSession, tmp_path: Path) -> None:
+    urls = [f"jdbc:derby:{tmp_path}/{name}" for name in ("one", "other")]
+    view = "CREATE OR REPLACE TEMPORARY VIEW moved_sales USING jdbc OPTIONS (url '{}', driver '{}', dbtable 'SALES')"
+    for url in urls:
+        _make(spark, url)
+    try:
+        spark.sql(view.format(urls[0], _DRIVER))
+        running = headrace.run(spark, "SELECT item, sum(amount) AS amount FROM moved_sales GROUP BY item")
+        expected = sorted(running.result().rows())
+        ticket = running._write(tickets.new_folder(spark, str(tmp_path / "ticket")), running._planned.stages())
+        spark.sql(view.format(urls[1], _DRIVER))
+        with pytest.raises(StoreError) as caught:
+            headrace.resume(spark, ticket)
+        assert caught.value.condition == "PLAN_DIFFERS"
+        spark.sql(view.format(urls[0], _DRIVER))
+        assert sorted(headrace.resume(spark, ticket).result().rows()) == expected
+    finally:
+        spark.catalog.dropTempView("moved_sales")
+        for url in urls:
+            _let_go(spark, url)

@@ -126,7 +126,10 @@ class PlanReader:
             cached = self.read(node.relation().cachedPlan()).identity
             return parts("Cached", node.attributes(), node.predicates()) + cached
         if kind == "RowDataSourceScanExec":
-            return _NUMBERED.sub("query", parts(str(node.nodeName()), node.output()) + str(node.metadata().toString()))
+            what = parts(str(node.nodeName()), node.output()) + str(node.metadata().toString())
+            if str(node.relation().getClass().getSimpleName()) == "JDBCRelation":
+                what = _NUMBERED.sub("query", what) + str(node.relation().jdbcOptions().url())
+            return what
         return str(self.aid.describe(node))
 
 
