@@ -148,7 +148,7 @@ class Database:
         running = self._reader.ad_hoc(asked)
         if running is not None:
             return RunningResult(running, self._frame)
-        return self._result(self._reader.rows(asked))
+        return self._result(self._reader.stored(asked))
 
     def insert(self, name: str, data: Any) -> Loaded:
         """Insert rows into a stream or table; returns how many. One call is one epoch.

@@ -19,6 +19,7 @@ from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View
 from headrace.engine.failures import from_duckdb, from_spark
 from headrace.engine.places import Choice
 from headrace.engine.tasks import Progress
+from headrace.engine.work import is_grouped
 from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, Position
 from headrace.file_tables import refuse_rows
 from headrace.frames import NULL_MARK, conform_frame
@@ -26,6 +27,7 @@ from headrace.runtime import Runtime
 from headrace.sample.kept import Samples
 from headrace.sql import statements as s
 from headrace.store import Transaction
+from headrace.store.transaction import BATCH_ROWS
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader, stream_count
@@ -116,6 +118,7 @@ class Loader:
     ) -> None:
         self._runtime = runtime
         self._views = views
+        self._answers = answers
         self._samples = samples
         self._intake = Intake(runtime)
         self._compaction = Compaction(runtime, views, answers)
@@ -298,7 +301,10 @@ class Loader:
             if ring is not None and ring.terms.overflow is not Overflow.ERROR:
                 _write_committed(ring, given.table)
         appended = {state: sum(t.num_rows for t in added) for state, added in states.items()}
-        self._compaction.after(appended)
+        groups = {
+            state: max((t.num_rows for t in added if is_grouped(t)), default=0) for state, added in states.items()
+        }
+        self._compaction.after(appended, groups)
         self._samples.after(appended)
         return Loaded(rows, late)
 
@@ -335,6 +341,8 @@ class Loader:
         ``None`` if the batch they come from is committed already.
         """
 
+        filled: dict[str, int] = {}
+
         def work(tx: Transaction) -> dict[str, int] | None:
             if self._runtime.writer_version != version:
                 raise StaleCatalog
@@ -347,12 +355,19 @@ class Loader:
             ]
             self._samples.admit(tx, states)
             tx.count(stream_count(given.stream.name), given.rows)
+            filled.clear()
+            for state in [state for state, found in given.states.items() if _fills(tx, state, found)]:
+                tx.replace(state, states.pop(state), altered=True)
+                filled[state] = tx.epoch
             tx.append_batches(states)
             for admission in admissions:
                 admission.settle(tx)
             return {a.view.name: a.late for a in admissions if a.late}
 
-        return self._runtime.store.commit(work, label=label)
+        late = self._runtime.store.commit(work, label=label)
+        for state, epoch in filled.items():
+            self._answers.lies_merged(state, epoch)
+        return late
 
     def _await_catalog(self, version: int) -> None:
         """Wait for the DDL that made our state rows void to become visible here too, or to fail."""
@@ -442,3 +457,8 @@ def _with_missing(rows: pa.Table, table: Table) -> pa.Table:
         for c in table.columns
     ]
     return pa.table(arrays, schema=arrow_schema(table.columns))
+
+
+def _fills(tx: Transaction, state: str, rows: Sequence[pa.Table]) -> bool:
+    """Whether these rows are all of a state that was empty, and need no merge; few are not worth the question."""
+    return len(rows) == 1 and rows[0].num_rows > BATCH_ROWS and is_grouped(rows[0]) and tx.rows(state) == 0

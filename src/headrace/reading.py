@@ -165,6 +165,10 @@ class Reader:
         if query_ is not None:
             query_.wait()
             return query_.answer()
+        return self.stored(kept)
+
+    def stored(self, kept: Kept) -> pa.Table:
+        """The rows of a query that :meth:`ad_hoc` says reads no stream."""
         planned = kept.under(self._catalog.version)
         if planned is not None and planned.by_state is not None and planned.by_state.lookup is not None:
             found = self._glanced(planned, planned.by_state.view, planned.by_state.lookup)

@@ -209,6 +209,19 @@ def test_not_null_columns_are_checked(path: Path) -> None:
     assert "row 2" in error.message
 
 
+def test_a_file_with_torn_pages_is_named(path: Path) -> None:
+    schema = (Field("v", INT),)
+    pq.write_table(pa.table({"v": pa.array(range(100_000), pa.int64())}), path, use_dictionary=False)
+    (piece,) = slices([path], schema, 1)[0].pieces
+    whole = bytearray(path.read_bytes())
+    whole[4 : len(whole) // 2] = bytes(len(whole) // 2 - 4)
+    path.write_bytes(whole)
+    error = first_bad_value(piece, schema, ("v",))
+    assert error is not None
+    assert error.condition == "PARQUET_UNREADABLE"
+    assert str(path) in error.message
+
+
 def test_missing_repeated_and_reserved_columns(path: Path) -> None:
     pq.write_table(pa.table([[1], [2], [3]], names=["a", "A", "file_row_number"]), path)
     for name, condition in (("b", "MISSING_COLUMN"), ("a", "REPEATED_COLUMN")):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import headrace
@@ -204,6 +207,38 @@ def test_compaction_keeps_up_with_growing_groups() -> None:
             ((_, _, _, rows),) = db.sql("SHOW VIEWS").rows()
             assert rows <= 2 * (i + 1) * 10 + 20
         assert db.sql("SELECT count(*), sum(c) FROM v").rows() == [(200, 200)]
+
+
+def test_a_state_that_came_whole_is_read_where_it_lies(tmp_path: Path) -> None:
+    """A large COPY into an empty state needs no merge; whatever comes later does, and so do views that share a text."""
+    keys = 20_000
+    files = []
+    for turn in range(2):
+        rows = range(turn * 5_000, turn * 5_000 + keys)  # the second has groups of the first, and others
+        values = {"k": [*rows, *rows], "n": [turn + 1] * 2 * keys, "p": [0] * keys + [1] * keys}
+        files.append(tmp_path / f"{turn}.parquet")
+        pq.write_table(pa.table({name: pa.array(column, pa.int32()) for name, column in values.items()}), files[-1])
+    question = "SELECT count(*), sum(c), sum(t), max(t) FROM v"
+    with headrace.connect(tmp_path / "db") as db:
+        db.sql("CREATE STREAM s (k INT, n INT, p INT)")
+        db.sql("CREATE VIEW v AS SELECT k, count(*) AS c, sum(n) AS t FROM s GROUP BY k")
+        db.copy("s", files[0])
+        with db.runtime.store.read() as snapshot:
+            assert snapshot.rewritten("state v s0") == snapshot.last_change("state v s0") == snapshot.epoch
+        assert db.sql(question).rows() == [(keys, 2 * keys, 2 * keys, 2)]
+        for name, passes in (("low", "p >= 0"), ("high", "p > 0")):
+            db.sql(f"CREATE VIEW {name} AS SELECT k, count(*) AS c FROM s WHERE {passes} GROUP BY k")
+        db.copy("s", files[1])
+        assert db.sql(question).rows() == [(keys + 5_000, 4 * keys, 6 * keys, 6)]
+        assert db.sql("SELECT c, t FROM v WHERE k = 5007").rows() == [(4, 6)]
+        assert db.sql("SELECT count(*), sum(c) FROM low").rows() == [(keys, 2 * keys)]
+        assert db.sql("SELECT count(*), sum(c) FROM high").rows() == [(keys, keys)]
+        db.insert("s", [(0, 10, 0)])
+        db.sql("REFRESH VIEW high RESTART")
+        assert db.sql("SELECT * FROM high").rows() == []
+        assert db.sql("SELECT c, t FROM v WHERE k = 0").rows() == [(3, 12)]
+    with headrace.connect(tmp_path / "db") as db:
+        assert db.sql(question).rows() == [(keys + 5_000, 4 * keys + 1, 6 * keys + 10, 12)]
 
 
 # Failing

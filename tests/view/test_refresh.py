@@ -147,7 +147,8 @@ def test_compaction_beside_a_restart_does_not_bring_old_groups_back(
     enter = Definer._enter
 
     def compact_first(definer: Definer, view: ContinuousView) -> None:
-        compaction = threading.Thread(target=db._loader._compaction.merge, args=("state v s0",), kwargs={"wait": False})
+        # As after so many rows: it is due, and nobody waits for it.
+        compaction = threading.Thread(target=db._loader._compaction.after, args=({"state v s0": 10_000}, {}))
         compaction.start()
         compaction.join()
         enter(definer, view)

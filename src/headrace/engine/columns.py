@@ -23,6 +23,8 @@ FIXED = {"tinyint", "smallint", "int", "bigint", "float", "double", "date", "tim
 NULL_BITS = np.int64(-(2**63))
 """The lane of a NULL where no value of the type has these bits."""
 _EVERY_NAN = np.int64(0x7FF8000000000000)
+_ALL = np.zeros(0, np.bool_)
+"""Which values are present, said to a loop, where all are."""
 
 
 class Unfoldable(Exception):
@@ -74,7 +76,7 @@ class Values(Column):
             given = booleans(array)
         else:
             given = plain(array, self._values.dtype)
-        return self._loop(self._values, self._known, numbers, given, present(array))
+        return self._loop(self._values, self._known, numbers, given, present(array) if array.null_count else _ALL)
 
     def arrays(self, start: int, end: int) -> list[pa.Array]:
         values = self._values[start:end]
@@ -210,8 +212,6 @@ def booleans(array: pa.Array) -> Array:
 
 def present(array: pa.Array) -> Array:
     """Which values are not NULL."""
-    if not array.null_count:
-        return np.ones(len(array), np.bool_)
     valid: Array = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
 

@@ -2,7 +2,8 @@
 
 Keys are compared as *lanes*: 64-bit integers, equal exactly when the keys are. A
 group's number is its place in every column, so folding a row touches one slot a
-column. All loops take rows in order and may meet a group many times.
+column. All loops take rows in order and may meet a group many times. ``present`` tells
+which rows have a value; where it is empty, all have.
 """
 
 from __future__ import annotations
@@ -96,8 +97,9 @@ def fill_index(groups: Array, count: int, index: Array) -> None:  # pragma: no c
 @njit(cache=True, nogil=True)
 def add_integers(values: Array, known: Array, numbers: Array, given: Array, present: Array) -> bool:  # pragma: no cover
     """Sums of 64-bit integers; False once one would overflow."""
+    every = present.shape[0] == 0
     for row in range(numbers.shape[0]):
-        if present[row]:
+        if every or present[row]:
             group = numbers[row]
             total = values[group] + given[row]
             if ((values[group] ^ total) & (given[row] ^ total)) < 0:
@@ -109,8 +111,9 @@ def add_integers(values: Array, known: Array, numbers: Array, given: Array, pres
 
 @njit(cache=True, nogil=True)
 def add_doubles(values: Array, known: Array, numbers: Array, given: Array, present: Array) -> bool:  # pragma: no cover
+    every = present.shape[0] == 0
     for row in range(numbers.shape[0]):
-        if present[row]:
+        if every or present[row]:
             values[numbers[row]] += given[row]
             known[numbers[row]] = 1
     return True
@@ -119,8 +122,9 @@ def add_doubles(values: Array, known: Array, numbers: Array, given: Array, prese
 @njit(cache=True, nogil=True)
 def add_decimals(values: Array, known: Array, numbers: Array, given: Array, present: Array) -> bool:  # pragma: no cover
     """Sums of 128-bit integers as (low, high) halves; False once one passes 38 digits."""
+    every = present.shape[0] == 0
     for row in range(numbers.shape[0]):
-        if present[row]:
+        if every or present[row]:
             group = numbers[row]
             low = np.uint64(values[group, 0]) + np.uint64(given[row, 0])
             carry = np.int64(1) if low < np.uint64(given[row, 0]) else np.int64(0)
@@ -152,8 +156,9 @@ def keep(
     greatest: bool, values: Array, known: Array, numbers: Array, given: Array, present: Array
 ) -> bool:  # pragma: no cover
     """The least or the greatest of each group."""
+    every = present.shape[0] == 0
     for row in range(numbers.shape[0]):
-        if present[row]:
+        if every or present[row]:
             group = numbers[row]
             old, new = values[group], given[row]
             less, more = (old, new) if greatest else (new, old)
@@ -173,8 +178,9 @@ def keep_wide(
     greatest: bool, values: Array, known: Array, numbers: Array, given: Array, present: Array
 ) -> bool:  # pragma: no cover
     """The same of 128-bit integers as (low, high) halves."""
+    every = present.shape[0] == 0
     for row in range(numbers.shape[0]):
-        if present[row]:
+        if every or present[row]:
             group = numbers[row]
             old, new = (values[group, 0], values[group, 1]), (given[row, 0], given[row, 1])
             less, more = (old, new) if greatest else (new, old)

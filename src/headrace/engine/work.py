@@ -24,6 +24,24 @@ JOINED = "joined_rows"
 """The name groupings read a batch's rows by that were joined for all of them."""
 MASK = "__mask"
 """The column of a shared grouping that says which filters a row passed, a bit each."""
+_GROUPED = {b"headrace": b"one row a key"}
+
+
+def grouped(rows: pa.Table) -> pa.Table:
+    """State rows with a note that no two of them have the same key."""
+    return rows.replace_schema_metadata(_GROUPED)
+
+
+def is_grouped(rows: pa.Table) -> bool:
+    """Whether the rows have that note.
+
+    >>> rows = pa.table({"k": [1, 2]})
+    >>> is_grouped(rows), is_grouped(grouped(rows)), is_grouped(pa.concat_tables([grouped(rows)] * 2))
+    (False, True, True)
+
+    So ask before tables are put together.
+    """
+    return (rows.schema.metadata or {}).get(b"headrace") == _GROUPED[b"headrace"]
 
 
 @dataclass(frozen=True)

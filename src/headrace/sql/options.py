@@ -8,6 +8,7 @@ A length of time is days, hours, minutes, seconds: months and years are longer o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from sqlglot import exp
@@ -47,7 +48,7 @@ def buffer_of(tree: exp.Expr, at: Position) -> Buffer | None:
     properties = tree.args.get("properties")
     if properties is None:
         return None
-    found: dict[str, int | str] = {}
+    buffer, given = Buffer(), set[str]()
     for option in properties.expressions:
         position, name = node_at(option) or at, option.name.lower()
         if type(option) is not exp.Property:
@@ -59,16 +60,19 @@ def buffer_of(tree: exp.Expr, at: Position) -> Buffer | None:
                 position=position,
                 hint="it has capacity, timeout, overflow, patience: WITH (capacity = 1000000, timeout = '2 seconds')",
             )
-        if name in found:
+        if name in given:
             raise SqlError("STREAM_REPEATED_OPTION", f"{name} is given twice", position=position)
+        given.add(name)
         value = option.args.get("value")
         if name == "capacity":
-            found[name] = _capacity(value, position)
+            buffer = replace(buffer, capacity=_capacity(value, position))
         elif name == "overflow":
-            found[name] = _overflow(value, position)
+            buffer = replace(buffer, overflow=_overflow(value, position))
+        elif name == "timeout":
+            buffer = replace(buffer, timeout=_span(name, "2 seconds", value, position))
         else:
-            found[name] = _span(name, "2 seconds", value, position)
-    return Buffer(**found)  # type: ignore[arg-type]
+            buffer = replace(buffer, patience=_span(name, "2 seconds", value, position))
+    return buffer
 
 
 def _capacity(value: exp.Expr | None, position: Position) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,8 +21,8 @@ CATALOG = ""
 
 _TRIM_AT = 256
 
-RECENT_ROWS = 8_192
-"""Appended rows of a relation that are also kept in memory."""
+RECENT_ROWS, RECENT_TOTAL, RECENT_FEW = 32_768, 4_000_000, 8_192
+"""Appended rows of a relation that are also kept in memory; once all relations have the second, only the third."""
 
 
 MARKS = r"^(rewrite|filling) of "
@@ -83,6 +84,18 @@ class Runs:
             self._highs.insert(at, n)
 
 
+class _Held(NamedTuple):
+    """All batches of a relation after an epoch, for whoever reads in the epoch it was made or later."""
+
+    since: int
+    batches: tuple[tuple[int, pa.Table], ...] = ()
+    made: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(rows.num_rows for _, rows in self.batches)
+
+
 class Recent:
     """The newest batches appended to relations: what a query that comes often asks for, without a statement.
 
@@ -93,37 +106,56 @@ class Recent:
     >>> recent.note(10, {"t": batch}, set())
     >>> recent.between("t", 8, 20) is None, len(recent.between("t", 9, 20)), recent.between("t", 9, 9)
     (True, 1, [])
+    >>> recent.note(11, {}, set(), {"u"}); recent.note(12, {"u": batch}, set())
+    >>> len(recent.between("u", -1, 20))
+    1
     """
 
     def __init__(self) -> None:
-        # For each relation an epoch and all its batches after that; replaced as a whole, for readers look at any time.
-        self._held: dict[str, tuple[int, list[tuple[int, pa.Table]]]] = {}
+        # Replaced as a whole, for readers look at any time.
+        self._held: dict[str, _Held] = {}
+        self._rows = 0
 
-    def note(self, epoch: int, batches: Mapping[str, pa.Table], rewritten: Collection[str]) -> None:
-        """An epoch is about to append these, after it has rewritten some relations' rows."""
+    def note(
+        self,
+        epoch: int,
+        batches: Mapping[str, pa.Table],
+        rewritten: Collection[str],
+        made: Collection[str] = (),
+    ) -> None:
+        """An epoch is about to append these, after it has rewritten some relations' rows and made some anew."""
+        for relation in made:
+            self._hold(relation, _Held(-1, made=epoch))
         for relation in rewritten:
-            self._held[relation] = (epoch, [])
+            self._hold(relation, _Held(epoch))
         for relation, rows in batches.items():
             if relation in rewritten:
                 continue
-            since, held = self._held.get(relation, (epoch - 1, []))
-            held = [*held, (epoch, rows)]
-            room = RECENT_ROWS - sum(r.num_rows for _, r in held)
+            before = self._held.get(relation, _Held(epoch - 1))
+            since, held = before.since, [*before.batches, (epoch, rows)]
+            room = RECENT_ROWS if self._rows < RECENT_TOTAL else RECENT_FEW
+            room -= sum(r.num_rows for _, r in held)
             while held and room < 0:
                 room += held[0][1].num_rows
                 since = held.pop(0)[0]
-            self._held[relation] = (since, held)
+            self._hold(relation, _Held(since, tuple(held), before.made))
 
     def withdraw(self, epoch: int, relations: Collection[str]) -> None:
         """The epoch was not committed."""
         for relation in relations:
-            since, held = self._held.get(relation, (epoch, []))
-            self._held[relation] = (since, [(at, rows) for at, rows in held if at != epoch])
+            held = self._held.get(relation, _Held(epoch))
+            self._hold(relation, held._replace(batches=tuple(b for b in held.batches if b[0] != epoch)))
 
     def between(self, relation: str, since: int, epoch: int) -> list[pa.Table] | None:
         """The batches after ``since`` up to ``epoch``; None if they are not all here."""
-        start, held = self._held.get(relation, (epoch + 1, []))
-        return [rows for at, rows in held if since < at <= epoch] if start <= since else None
+        held = self._held.get(relation)
+        if held is None or since < held.since or epoch < held.made:
+            return None
+        return [rows for at, rows in held.batches if since < at <= epoch]
+
+    def _hold(self, relation: str, held: _Held) -> None:
+        self._rows += held.rows - self._held.get(relation, _Held(0)).rows
+        self._held[relation] = held
 
 
 class Ledger:

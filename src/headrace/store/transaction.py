@@ -64,6 +64,8 @@ class Transaction(Reading):
         self.counted_anew: set[str] = set()
         self.batches: dict[str, pa.Table] = {}
         """What was appended as batches, by relation."""
+        self.made: set[str] = set()
+        """Relations that are new."""
         self.renewed: set[str] = set()
         """Relations whose rows were swapped or dropped."""
         self.doomed: list[Path] = []
@@ -123,6 +125,7 @@ class Transaction(Reading):
                 "INSERT INTO book.relations VALUES (?, ?::BLOB, ?, ?)", [key, arrow, FORMAT, self.epoch]
             )
         self.changed.add(key)
+        self.made.add(key)
 
     def append(self, relation: str, rows: pa.Table) -> None:
         """Add rows to a stored relation, stamped with this epoch."""
@@ -191,6 +194,7 @@ class Transaction(Reading):
             self._execute(f"DELETE FROM book.{table} WHERE relation = {literal(key)}")
         self.remove_segments(key)
         del self.schemas[key]
+        self.made.discard(key)
         # What is stored under this name later has nothing to do with what a reader may have kept of it.
         self.changed.add(key)
         self._renew(key)

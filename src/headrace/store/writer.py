@@ -209,7 +209,7 @@ class Writer:
                 return result
             at = microseconds()
             ledger.announce(tx.epoch, tx.changed)
-            ledger.recent.note(tx.epoch, tx.batches, tx.renewed)
+            ledger.recent.note(tx.epoch, tx.batches, tx.renewed, tx.made)
             announced = True
             statement = tx.epoch_row(at, label) + "; COMMIT"
             with writing(path):

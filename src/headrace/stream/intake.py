@@ -220,9 +220,10 @@ class Intake:
     def _slices(
         self, work: Work, given: Files | Spooled, in_tasks: bool, *, quoted_newlines: bool = False
     ) -> Sequence[Slice]:
-        parallelism = (
-            self._runtime.session.parallelism() if in_tasks else 1 + (given.bytes > THREAD_BYTES) * (cores() - 1)
-        )
+        # Parquet is read by the native engine inside its own queries, which have threads of their own.
+        whole = isinstance(given, Files) and given.format == "parquet" and not work.feeds and work.ring is None
+        here = 1 if whole or given.bytes <= THREAD_BYTES else cores()
+        parallelism = self._runtime.session.parallelism() if in_tasks else here
         if isinstance(given, Spooled):
             return slices_of(given.path, parallelism)
         return plan_slices(

@@ -182,9 +182,7 @@ def inspect(path: Path, schema: Schema) -> ParquetFile:
             arrow, metadata = file.schema_arrow, file.metadata
             leaves = [file.schema.column(i) for i in range(metadata.num_columns)]
     except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            "PARQUET_UNREADABLE", f"cannot read {path} as Parquet: {error}", hint="check that the file is whole"
-        ) from error
+        raise _unreadable(path, error) from error
     int96 = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
     by_name: dict[str, list[pa.Field]] = {}
     for column in arrow:
@@ -269,6 +267,24 @@ def select_items(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) 
 
 def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> DataError | None:
     """The error of the piece's first row that has a value which does not fit, ``None`` if none has."""
+    try:
+        worst = _first_bad(piece, schema, columns)
+    except duckdb.Error as error:
+        return _unreadable(piece.path, error)
+    if worst is None:
+        return None
+    number, f, value = worst
+    if value is None:
+        return DataError("NULL_IN_NOT_NULL", f"{piece.path}, row {number}: column {f.name} is NOT NULL, but has a NULL")
+    return DataError(
+        "PARQUET_BAD_VALUE",
+        f"{piece.path}, row {number}: column {f.name}: {value} is no {f.type.declared}",
+        hint="declare the column with the file's type",
+    )
+
+
+def _first_bad(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> tuple[int, Field, str | None] | None:
+    """The number of that row, the column and its value."""
     worst: tuple[int, Field, str | None] | None = None
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -290,15 +306,12 @@ def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...
             ).fetchone()
             if row and (worst is None or row[0] < worst[0]):
                 worst = row[0], f, row[1]
-    if worst is None:
-        return None
-    number, f, value = worst
-    if value is None:
-        return DataError("NULL_IN_NOT_NULL", f"{piece.path}, row {number}: column {f.name} is NOT NULL, but has a NULL")
+    return worst
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(
-        "PARQUET_BAD_VALUE",
-        f"{piece.path}, row {number}: column {f.name}: {value} is no {f.type.declared}",
-        hint="declare the column with the file's type",
+        "PARQUET_UNREADABLE", f"cannot read {path} as Parquet: {error}", hint="check that the file is whole"
     )
 
 

@@ -11,8 +11,8 @@ inserting thread stands beyond that.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import duckdb
@@ -27,6 +27,8 @@ from headrace.view.reading import Answers
 
 WORTH = 4
 """How many times its groups a state's appended rows are when they are merged."""
+TOGETHER = 16
+"""States merged in one epoch, at most: queries of all of them wait meanwhile."""
 BACKLOG = 8
 """How many times over its limit a queue may be before inserts wait for it to be merged."""
 
@@ -35,12 +37,13 @@ BACKLOG = 8
 class _Queue:
     """What waits to be merged into one state."""
 
+    relation: str
     view: ContinuousView
     state: State
     rows: int
     """Rows appended since the last merge: these at most."""
     groups: int
-    """Rows that merge left."""
+    """Rows that merge left, or more if there are known to be more."""
 
 
 class Compaction:
@@ -53,52 +56,72 @@ class Compaction:
         self._queues: dict[str, _Queue] = {}
         self._counting = threading.Lock()
 
-    def after(self, appended: Mapping[str, int]) -> None:
-        """Merge where it is due, now that an insert has appended so many rows to these state relations."""
+    def after(self, appended: Mapping[str, int], groups: Mapping[str, int]) -> None:
+        """Merge where it is due, now that an insert has appended so many rows to these state relations.
+
+        ``groups`` is how many groups they have at least, as far as the insert knows.
+        """
+        due: list[_Queue] = []
         for relation, rows in appended.items():
             queue = self._queue(relation, rows)
             if queue is None:
                 continue  # dropped since the insert was committed
-            # Merging costs as much as there are groups: it waits for rows enough to be worth it.
-            limit = max(self._runtime.settings.compact_rows, WORTH * queue.groups)
-            if queue.rows > limit:
-                # The rows are committed: what fails now is not their error, and the next insert tries again.
-                with suppress(HeadraceError, duckdb.Error):
-                    self.merge(relation, wait=queue.rows > BACKLOG * limit, above=limit)
+            queue.groups = max(queue.groups, groups.get(relation, 0))
+            if self._is_due(queue, BACKLOG):
+                self._try([queue], wait=True)
+            elif self._is_due(queue):
+                due.append(queue)
+        for at in range(0, len(due), TOGETHER):
+            self._try(due[at : at + TOGETHER], wait=False)
 
-    def merge(self, relation: str, *, wait: bool, above: int = 0) -> None:
-        """Merge a state's rows if more than ``above`` are queued; while a query reads it, only if told to wait."""
+    def _is_due(self, queue: _Queue, times: int = 1) -> bool:
+        # Merging costs as much as there are groups: it waits for rows enough to be worth it.
+        return queue.rows > times * max(self._runtime.settings.compact_rows, WORTH * queue.groups)
+
+    def _try(self, queues: Sequence[_Queue], *, wait: bool) -> None:
+        """Merge, or leave it to the next insert: the rows are committed, and what fails now is not their error."""
+        try:
+            self._merge(queues, wait=wait)
+        except (HeadraceError, duckdb.Error):
+            if len(queues) > 1:
+                for queue in queues:
+                    self._try([queue], wait=wait)
+
+    def _merge(self, queues: Sequence[_Queue], *, wait: bool) -> None:
+        """Merge states in one epoch; one that a query reads is left out, unless told to wait."""
         version = self._runtime.catalog.version
-        queue = self._queue(relation)
-        if queue is None:
-            return
-        view, state = queue.view, queue.state
-        taken = 0
+        taken: dict[_Queue, int] = {}
 
-        def work(tx: Transaction) -> tuple[int, int] | None:
-            nonlocal taken
-            # The writer knows of a view dropped or begun again before this process's views do.
-            if self._runtime.writer_version != version or self._views.get(view.name.lower()) is not view:
+        def work(tx: Transaction) -> dict[_Queue, tuple[int, int]]:
+            done: dict[_Queue, tuple[int, int]] = {}
+            for queue in due:
+                # The writer knows of a view dropped or begun again before this process's views do.
+                known = self._views.get(queue.view.name.lower()) is queue.view
+                if known and self._runtime.writer_version == version:
+                    rows = self._answers.merged(tx, queue.view, queue.state)
+                    tx.replace(queue.relation, rows.cast(arrow_schema(queue.state.schema)))
+                    with self._counting:  # inserts that are committed after this count again
+                        taken[queue], queue.rows = queue.rows, 0
+                    done[queue] = int(rows.num_rows), tx.epoch
+            if not done:
                 tx.unchanged()
-                return None
-            rows = self._answers.merged(tx, view, state)
-            tx.replace(relation, rows.cast(arrow_schema(state.schema)))
-            with self._counting:  # inserts that are committed after this count again
-                taken, queue.rows = queue.rows, 0
-            return int(rows.num_rows), tx.epoch
+            return done
 
-        with self._answers.compacting(view, wait=wait) as free:
-            if not free or queue.rows <= above:  # others who waited for the same query may have done it
+        with ExitStack() as held:
+            free = [q for q in queues if held.enter_context(self._answers.compacting(q.view, wait=wait))]
+            due = [q for q in free if self._is_due(q)]  # others who waited for the same query may have done it
+            if not due:
                 return
             try:
-                done = self._runtime.store.commit(work, label=f"compact {relation}")
+                done = self._runtime.store.commit(work, label=f"compact {', '.join(q.relation for q in due)}")
             except BaseException:
                 with self._counting:
-                    queue.rows += taken
+                    for queue, rows in taken.items():
+                        queue.rows += rows
                 raise
-            if done is not None:
-                queue.groups, epoch = done
-                self._answers.rewritten(view, state, epoch)
+            for queue, (groups, epoch) in done.items():
+                queue.groups = groups
+                self._answers.rewritten(queue.view, queue.state, epoch)
 
     def _queue(self, relation: str, appended: int = 0) -> _Queue | None:
         """What waits for a state relation, ``appended`` rows more than before."""
@@ -123,5 +146,5 @@ class Compaction:
                         if relation.lower() not in snapshot.relations():
                             return None
                         groups, rows = snapshot.queued(relation)
-                    return _Queue(view, state, rows, groups)
+                    return _Queue(relation, view, state, rows, groups)
         return None

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from headrace import query, tables
 from headrace.engine.columns import Unfoldable
+from headrace.engine.plan_sql import quote_native
 from headrace.engine.spark import Relation
 from headrace.plan.pipelines import State
 from headrace.runtime import Runtime
@@ -59,6 +60,7 @@ class Answers:
         self._locks: dict[str, threading.RLock] = {}
         self._prepared: dict[str, tuple[ContinuousView, query.Prepared]] = {}
         self._residents = WeakKeyDictionary[ContinuousView, dict[str, Resident | None]]()
+        self._merged: dict[str, int] = {}
         self._guard = threading.Lock()
         self._tables = TableRows(runtime)
         self.evaluations = 0
@@ -114,10 +116,15 @@ class Answers:
         live: dict[Relation, pa.Table] = {}
         batches: dict[str, pa.Table] = {}
         for state in view.plan.states:
+            relation = view.relation(state)
+            if state.name not in self._held(view) and self._is_merged(snapshot, relation):
+                columns = ", ".join(quote_native(f.name) for f in state.schema)
+                merges["state", state.name] = f"SELECT {columns} FROM {snapshot.table(relation)}"
+                continue
             resident = self._caught_up(snapshot, view, state, patient)
             if resident is None:
                 name = f"__appended_{state.name}"
-                source, batches[name] = snapshot.whole(view.relation(state), name)
+                source, batches[name] = snapshot.whole(relation, name)
                 merges["state", state.name] = view.merge_sql(state, source)
             else:
                 live["state", state.name] = resident.table()
@@ -159,6 +166,17 @@ class Answers:
         beside = self._tables.of(snapshot, prepared, self._room()) if view.upper_tables else {}
         self.evaluations += 1
         return query.run(self._runtime, snapshot, prepared, replace(leaves, arrow={**below, **beside}))
+
+    # States as they lie in the store
+
+    def lies_merged(self, relation: str, epoch: int) -> None:
+        """The whole of a state came in this epoch, one row a key."""
+        self._merged[relation] = epoch
+
+    def _is_merged(self, snapshot: Snapshot, relation: str) -> bool:
+        """Whether the state is read where it lies: nothing has come since, so there is nothing to fold in yet."""
+        epoch = self._merged.get(relation)
+        return epoch is not None and epoch == snapshot.rewritten(relation) >= snapshot.last_change(relation)
 
     # Resident states
 
