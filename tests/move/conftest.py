@@ -67,8 +67,7 @@ def elsewhere() -> Iterator[OtherProcess]:
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """TPC-H at SF 0.01 and four small relations in files: by name, the statement that makes a view of each."""
     folder = tmp_path_factory.mktemp("move")
-    program = str(Path(sys.executable).with_name("tpchgen-cli"))
-    subprocess.run([program, "parquet", "-s", "0.01", "--output-dir", str(folder)], check=True, capture_output=True)
+    _generate("tpchgen-cli", "parquet", "-s", "0.01", "--output-dir", str(folder))
     import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.dataset as dataset
@@ -108,11 +107,26 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             for i in range(200)
         )
     )
-    tables = ("lineitem", "orders", "customer", "supplier", "part", "partsupp", "nation", "region", "days")
-    views = {name: f"USING parquet OPTIONS (path '{folder}/{name}.parquet')" for name in tables}
+    views = {file.stem: f"USING parquet OPTIONS (path '{file}')" for file in folder.glob("*.parquet")}
     views["sales"] = f"USING parquet OPTIONS (path '{folder}/sales')"
     views["facts"] = f"(id INT, value INT) USING csv OPTIONS (path '{folder}/facts.csv', header 'true')"
     views["events"] = (
         f"(item INT, size INT, words STRING, at TIMESTAMP) USING json OPTIONS (path '{folder}/events.json')"
     )
-    return {name: f"CREATE OR REPLACE TEMPORARY VIEW {name} {text};" for name, text in views.items()}
+    return _views(views)
+
+
+@pytest.fixture(scope="session")
+def tpcds_inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """TPC-DS at SF 0.01: by name, the statement that makes a view of each table."""
+    folder = tmp_path_factory.mktemp("tpcds")
+    _generate("tpcgen-cli", "tpcds", "parquet", "-s", "0.01", "--output-dir", str(folder))
+    return _views({file.stem: f"USING parquet OPTIONS (path '{file}')" for file in folder.glob("*.parquet")})
+
+
+def _generate(program: str, *arguments: str) -> None:
+    subprocess.run([str(Path(sys.executable).with_name(program)), *arguments], check=True, capture_output=True)
+
+
+def _views(sources: dict[str, str]) -> dict[str, str]:
+    return {name: f"CREATE OR REPLACE TEMPORARY VIEW {name} {text};" for name, text in sources.items()}

@@ -23,7 +23,7 @@ def main() -> None:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.stream.error.file=/dev/null",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "3",

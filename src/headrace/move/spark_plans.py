@@ -12,6 +12,7 @@ adaptive execution has planned anew while the query ran is still found again.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +42,8 @@ _PASSING = frozenset(
 _PRUNING = frozenset({"SubqueryAdaptiveBroadcastExec", "SubqueryBroadcastExec"})
 _AGGREGATES = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"})
 _EQUI_JOINS = frozenset({"BroadcastHashJoinExec", "ShuffledHashJoinExec", "SortMergeJoinExec"})
+_NUMBERED = re.compile(r"SPARK_GEN_SUBQ_\d+")
+"""The name Spark gives to a query that is read by JDBC: it counts them in each session."""
 STATE_SCAN = "headrace state "
 
 
@@ -52,6 +55,8 @@ class PlanReader:
     states: Mapping[str, Pipeline] = field(default_factory=dict)
     """What the state scans that were put into a plan hold, by their names."""
     _subqueries: dict[int, Operator] = field(default_factory=dict)
+    _stages: dict[int, Operator] = field(default_factory=dict)
+    """Stages stand in one another and do not change: each is read once."""
 
     def __post_init__(self) -> None:
         self.aid = java_aid(self.spark)
@@ -69,8 +74,14 @@ class PlanReader:
                 below = self.read(node.initialPlan())
                 self._subqueries[key] = Operator(below.identity, kind, (below,), transparent=True, node=node)
             return self._subqueries[key]
-        if kind.endswith("QueryStageExec") or kind.startswith("Reused"):
-            below = self.read(node.child() if kind.startswith("Reused") else node.plan())
+        if kind.endswith("QueryStageExec"):
+            key = self.aid.identity(node)
+            if key not in self._stages:
+                below = self.read(node.plan())
+                self._stages[key] = Operator(below.identity, kind, (below,), transparent=True, node=node)
+            return self._stages[key]
+        if kind.startswith("Reused"):
+            below = self.read(node.child())
             return Operator(below.identity, kind, (below,), transparent=True, node=node)
         if kind == "RDDScanExec" and str(node.name()) in self.states:
             held = self.states[str(node.name())]
@@ -115,7 +126,10 @@ class PlanReader:
             cached = self.read(node.relation().cachedPlan()).identity
             return parts("Cached", node.attributes(), node.predicates()) + cached
         if kind == "RowDataSourceScanExec":
-            return parts(str(node.nodeName()), node.output()) + str(node.metadata().toString())
+            what = parts(str(node.nodeName()), node.output()) + str(node.metadata().toString())
+            if str(node.relation().getClass().getSimpleName()) == "JDBCRelation":
+                what = _NUMBERED.sub("query", what) + str(node.relation().jdbcOptions().url())
+            return what
         return str(self.aid.describe(node))
 
 
@@ -169,7 +183,7 @@ def stages(reader: PlanReader, adaptive: Any, root: Operator) -> list[Stage]:
         if match is not None:
             pipeline = match.pipeline
         else:
-            held = reader.read(node.plan())
+            held = reader.read(node)
             while held.transparent:
                 held = held.inputs[0]
             pipeline = held.pipeline
