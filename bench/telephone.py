@@ -214,7 +214,8 @@ def _check(system: Telephone, people: pa.Table, batches: list[pa.Table]) -> None
                 if system.waits() is None:
                     raise
                 if time.perf_counter() > deadline:
-                    raise Refused(f"{PATIENCE:.0f} s after the last event: {difference}") from None
+                    late = f"its answers had not caught up {PATIENCE:.0f} s after the last event"
+                    raise Refused(f"{late} ({difference})") from None
                 time.sleep(0.5)
 
 
