@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Case, Schedule, check
+from harness import Case, Schedule, check, oracle
 
 S = "k INT, g STRING, x INT, d DECIMAL(10,2), f DOUBLE, b BOOLEAN, day DATE, ts TIMESTAMP, n TIMESTAMP_NTZ"
 
@@ -77,7 +77,8 @@ U_ROWS = [
     (3, {"kind": "none", "dims": None}),
 ]
 U = ("id INT, spec STRUCT<kind: STRING, dims: ARRAY<INT>>", U_ROWS)
-SCHEDULES = [Schedule(), Schedule(cuts=(7, 8, 20, 33, 59), created_after=3)]
+AT_ONCE, IN_TWO = Schedule(), Schedule(cuts=(25,))
+LATE = Schedule(cuts=(7, 8, 20, 33, 59), created_after=3)
 
 
 def _views() -> dict[str, str]:
@@ -101,16 +102,15 @@ def case(view: str) -> Case:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", VIEWS)
-def test_differential_native(name: str, spark: Any) -> None:
-    engine = "auto" if name.endswith("[spark]") else "native"
-    check(case(VIEWS[name]), spark, [engine], SCHEDULES[1:] if name.endswith("[query]") else SCHEDULES)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("name", [n for n in VIEWS if not n.endswith("[query]")])
-def test_differential_engines_leave_the_same_state(name: str, spark: Any) -> None:
-    native = ["auto"] if name.endswith("[spark]") else ["native", "tasks"]
-    check(case(VIEWS[name]), spark, [*native, "spark"], [Schedule(cuts=(25,))])
+def test_differential_views(name: str, spark: Any) -> None:
+    """The answer is Spark's under every schedule, and all engines leave the same state."""
+    asked, engine = case(VIEWS[name]), "auto" if name.endswith("[spark]") else "native"
+    check(asked, spark, [engine], [LATE])
+    if not name.endswith("[query]"):
+        everything = oracle(asked, spark, AT_ONCE)
+        check(asked, spark, [engine], [AT_ONCE], everything)
+        engines = ["native", "tasks", "spark"] if engine == "native" else ["auto", "spark"]
+        check(asked, spark, engines, [IN_TWO], everything)
 
 
 @pytest.mark.spark
@@ -120,4 +120,4 @@ def test_differential_engines_leave_the_same_state(name: str, spark: Any) -> Non
 def test_differential_filtered_reads(condition: str, spark: Any) -> None:
     view = "SELECT g, count(*) AS n, sum(x) AS t, min(d) AS low, max(f) AS high FROM s GROUP BY g"
     asked = replace(case(view), query=f"SELECT high, g, n, t, low FROM v WHERE {condition}")
-    check(asked, spark, ["native"], SCHEDULES[1:])
+    check(asked, spark, ["native"], [LATE])
