@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -119,7 +118,7 @@ def chunks(case: Case, schedule: Schedule) -> list[tuple[str, Sequence[tuple[Any
 
 def oracle(case: Case, spark: SparkSession, schedule: Schedule) -> Outcome:
     """The same query by Spark as a batch over all rows that came once the view was there."""
-    session = _shared_session(spark)
+    session = oracle_session(spark)
     for name, (columns, rows) in case.tables.items():
         frame(session, columns, rows).createOrReplaceTempView(name)
     seen: dict[str, list[tuple[Any, ...]]] = {name: [] for name in case.streams}
@@ -133,14 +132,6 @@ def oracle(case: Case, spark: SparkSession, schedule: Schedule) -> Outcome:
         return Outcome(table_rows(session.sql(case.query).toArrow()), None)
     except Exception as error:
         return Outcome(None, from_spark(error).condition)
-    finally:
-        for name in (*case.tables, *case.streams, "v"):
-            session.catalog.dropTempView(name)
-
-
-@cache
-def _shared_session(spark: SparkSession) -> SparkSession:
-    return oracle_session(spark)
 
 
 def oracle_session(spark: SparkSession) -> SparkSession:

@@ -40,8 +40,9 @@ UTC = datetime.UTC
 def slices(paths: list[Path], schema: Schema, parallelism: int) -> list[ParquetSlice]:
     columns = tuple(f.name for f in schema)
     plan = files.plan_slices(paths, "parquet", None, schema, columns, parallelism)
-    assert all(isinstance(s, ParquetSlice) for s in plan)
-    return plan  # type: ignore[return-value]
+    found = [s for s in plan if isinstance(s, ParquetSlice)]
+    assert len(found) == len(plan)
+    return found
 
 
 def read(paths: list[Path], schema: Schema, parallelism: int = 1) -> pa.Table:
@@ -209,8 +210,9 @@ def test_not_null_columns_are_checked(path: Path) -> None:
     assert "row 2" in error.message
 
 
-def test_a_file_with_torn_pages_is_named(path: Path) -> None:
-    schema = (Field("v", INT),)
+@pytest.mark.parametrize("wanted", [INT, BIGINT])
+def test_a_file_with_torn_pages_is_named(path: Path, wanted: Type) -> None:
+    schema = (Field("v", wanted),)
     pq.write_table(pa.table({"v": pa.array(range(100_000), pa.int64())}), path, use_dictionary=False)
     (piece,) = slices([path], schema, 1)[0].pieces
     whole = bytearray(path.read_bytes())

@@ -54,9 +54,8 @@ class PlanReader:
     spark: SparkSession
     states: Mapping[str, Pipeline] = field(default_factory=dict)
     """What the state scans that were put into a plan hold, by their names."""
-    _subqueries: dict[int, Operator] = field(default_factory=dict)
-    _stages: dict[int, Operator] = field(default_factory=dict)
-    """Stages stand in one another and do not change: each is read once."""
+    _once: dict[int, Operator] = field(default_factory=dict)
+    """Subqueries and stages stand in one another and do not change: each is read once."""
 
     def __post_init__(self) -> None:
         self.aid = java_aid(self.spark)
@@ -68,18 +67,12 @@ class PlanReader:
     def read(self, node: Any) -> Operator:
         """The tree of a physical plan."""
         kind = str(node.getClass().getSimpleName())
-        if kind == "AdaptiveSparkPlanExec":
+        if kind == "AdaptiveSparkPlanExec" or kind.endswith("QueryStageExec"):
             key = self.aid.identity(node)
-            if key not in self._subqueries:
-                below = self.read(node.initialPlan())
-                self._subqueries[key] = Operator(below.identity, kind, (below,), transparent=True, node=node)
-            return self._subqueries[key]
-        if kind.endswith("QueryStageExec"):
-            key = self.aid.identity(node)
-            if key not in self._stages:
-                below = self.read(node.plan())
-                self._stages[key] = Operator(below.identity, kind, (below,), transparent=True, node=node)
-            return self._stages[key]
+            if key not in self._once:
+                below = self.read(node.plan() if kind.endswith("QueryStageExec") else node.initialPlan())
+                self._once[key] = Operator(below.identity, kind, (below,), transparent=True, node=node)
+            return self._once[key]
         if kind.startswith("Reused"):
             below = self.read(node.child())
             return Operator(below.identity, kind, (below,), transparent=True, node=node)

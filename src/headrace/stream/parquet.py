@@ -266,8 +266,9 @@ def select_items(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) 
 
 
 def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> DataError | None:
-    """The error of the piece's first row that has a value which does not fit, ``None`` if none has."""
+    """What is wrong with a piece: it cannot be read, or its first value that does not fit; ``None`` if nothing is."""
     try:
+        _read_through(piece, schema, columns)
         worst = _first_bad(piece, schema, columns)
     except duckdb.Error as error:
         return _unreadable(piece.path, error)
@@ -281,6 +282,14 @@ def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...
         f"{piece.path}, row {number}: column {f.name}: {value} is no {f.type.declared}",
         hint="declare the column with the file's type",
     )
+
+
+def _read_through(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> None:
+    """Read every value once; DuckDB's error if that cannot be done."""
+    names = [found for f, found in zip(schema, piece.names, strict=True) if f.name in columns]
+    with duckdb.connect() as connection:
+        items = ", ".join(f"bit_xor(hash({_name(name)}))" for name in names) or "count(*)"
+        connection.execute(f"SELECT {items} FROM {_rows(piece)}").fetchone()
 
 
 def _first_bad(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> tuple[int, Field, str | None] | None:
