@@ -138,8 +138,15 @@ def arrow_ingest(file: Path, note: Note) -> float:
     """Tuples of all 16 columns put into a ring by one thread, a second of its processor."""
     fields = tuple(Field(name, from_spark(type.lower())) for name, type in LINEITEM.items())
     types = {f.name: f.type.arrow for f in fields}
-    rows = pa.csv.open_csv(file, convert_options=pa.csv.ConvertOptions(column_types=types)).read_next_batch()
-    table = pa.Table.from_batches([rows] * max(1, 2_000_000 // rows.num_rows))
+    reader = pa.csv.open_csv(
+        file, pa.csv.ReadOptions(block_size=32 << 20), convert_options=pa.csv.ConvertOptions(column_types=types)
+    )
+    batches: list[pa.RecordBatch] = []
+    for batch in reader:
+        batches.append(batch)
+        if sum(b.num_rows for b in batches) >= 2_000_000:
+            break
+    table = pa.Table.from_batches(batches)
     folder = Path(tempfile.mkdtemp(prefix="headrace-bench-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     ring = Ring.create(folder / "ring", "lineitem", fields, Terms(CAPACITY, 1.0))
     try:

@@ -44,7 +44,7 @@ _FULL_BATCH, _LINGER = 1 << 18, 0.2
 """Rows that are worked on at once without waiting for more, and the seconds to wait for so many where nobody waits for
 rows before the window ends."""
 _MERGE_ROWS = 1 << 20
-"""State rows that are merged before more are added."""
+"""State rows that are merged before more are added; or as many as the last merge left, if that is more."""
 
 
 class LostRows(UserWarning):
@@ -302,7 +302,8 @@ class AdHocQuery:
             return self._give_out(tables)
         held = self._states[state.name]
         held += tables
-        if state.kind != "rows" and len(held) > 1 and sum(t.num_rows for t in held) > _MERGE_ROWS:
+        merged = held[0].num_rows if held else 0
+        if state.kind != "rows" and sum(t.num_rows for t in held[1:]) > max(_MERGE_ROWS, merged):
             self._states[state.name] = [self._merge(view, state.name, held)]
         return None
 

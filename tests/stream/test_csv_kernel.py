@@ -51,14 +51,16 @@ records = st.lists(st.one_of(plain, plain, plain, odd), max_size=12)
 ends = st.sampled_from(["\n", "\n", "\n", "\r\n"])
 
 
-def outcome(path: Path, columns: tuple[str, ...], kernel_bytes: int, parts: int) -> tuple[str, Any]:
+def outcome(
+    path: Path, columns: tuple[str, ...], kernel_bytes: int, parts: int, schema: Schema = SCHEMA
+) -> tuple[str, Any]:
     """The rows, or the error, of reading the file in slices."""
     before = csv.KERNEL_BYTES
     csv.KERNEL_BYTES = kernel_bytes
     try:
-        slices = plan_slices([path], "csv", CsvOptions(), SCHEMA, columns, parts, quoted_newlines=True)
-        batches = [b for s in slices for b in read_csv(s, CsvOptions(), SCHEMA, columns)]  # type: ignore[arg-type]
-        wanted = pa.schema([pa.field(f.name, f.type.arrow) for f in SCHEMA if f.name in columns])
+        slices = plan_slices([path], "csv", CsvOptions(), schema, columns, parts, quoted_newlines=True)
+        batches = [b for s in slices for b in read_csv(s, CsvOptions(), schema, columns)]  # type: ignore[arg-type]
+        wanted = pa.schema([pa.field(f.name, f.type.arrow) for f in schema if f.name in columns])
         table = pa.Table.from_batches(batches, None if batches else wanted)
         table.validate(full=True)
         return "rows", table.to_pylist()
@@ -84,6 +86,37 @@ def test_differential_kernel_and_general_reader(
     path.write_bytes(text.encode())
     wanted = tuple(n for n in NAMES if n in columns)
     assert outcome(path, wanted, 0, parts) == outcome(path, wanted, 1 << 60, parts)
+
+
+UNWANTED: Schema = tuple(Field(n, INT if n in "ae" else STRING) for n in "abcdefghi")
+# Fields nobody asks for, of all lengths, with what ends a field, a record or a quote in them; some hide a delimiter.
+unwanted = st.sampled_from(
+    ["", "7", "8" * 9, "z" * 31, "w" * 45, "ü" * 20, '"q"', '"7,8"', '"7"', 'a"b', "two,fields", "\r"]
+)
+wide = st.tuples(st.just("1"), *[unwanted] * 3, st.just("2"), *[unwanted] * 4).flatmap(
+    lambda fields: st.sampled_from([fields, fields, fields, fields[:-1]])
+)
+
+
+@settings(max_examples=300)
+@given(rows=st.lists(wide, min_size=2, max_size=6), columns=st.sets(st.sampled_from("ae"), min_size=1), end=ends)
+def test_differential_fields_that_are_passed_over(
+    rows: list[tuple[str, ...]], columns: set[str], end: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes("".join(",".join(r) + end for r in rows).encode())
+    wanted = tuple(sorted(columns))
+    assert outcome(path, wanted, 0, 1, UNWANTED) == outcome(path, wanted, 1 << 60, 1, UNWANTED)
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 30, 31, 32, 33, 70])
+def test_plain_fields_that_are_passed_over_are_not_declined(length: int, tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text("".join(f'{i},3,"3,3",3,{-i},{"9" * length}{",4" * 3}\n' for i in range(50)))
+    data = csv.as_array(csv.open_bytes(path))
+    arrays = Kernel([f.name for f in UNWANTED], (UNWANTED[0], UNWANTED[4]), ",", '"').read(data, 0, data.size)
+    assert arrays is not None
+    assert [a.to_pylist() for a in arrays] == [[*range(50)], [-i for i in range(50)]]
 
 
 @given(rows=st.lists(plain, min_size=1, max_size=20))

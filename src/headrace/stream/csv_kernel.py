@@ -1,9 +1,10 @@
+# mypy: disable-error-code="no-untyped-call, call-arg, var-annotated"
 """A compiled reader for the plain case of CSV: one pass over the bytes, only the wanted columns.
 
 A general CSV parser copies every field of every row before it converts the few
 that are wanted. Most files need none of that: this kernel walks the bytes once,
-skips fields nobody asked for, and writes integers, decimals, dates and text
-straight into column buffers.
+skips runs of fields nobody asked for by counting delimiters a block at a time,
+and writes integers, decimals, dates and text straight into column buffers.
 
 It *declines* whatever is not plain (a doubled quote, an odd spelling, a line end
 that is not ``\\n``, a wrong field count, a value out of range): the block is then
@@ -20,10 +21,12 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from headrace.stream.words import BLOCK, count_bits, lowest_bit, matches
 from headrace.types import Field
 
 _SKIP, _INT, _DECIMAL, _DATE, _TEXT = range(5)
 _KINDS = {"tinyint": _INT, "smallint": _INT, "int": _INT, "bigint": _INT, "date": _DATE, "string": _TEXT}
+_LF, _CR = 10, 13
 _ORDINARY, _DELIMITER, _NEWLINE, _RETURN = range(4)
 _DIGITS = 18
 """As many decimal digits as a 64-bit integer always holds."""
@@ -36,6 +39,7 @@ class Kernel:
         by_name = {f.name: f for f in wanted}
         self.wanted = wanted
         self.kinds = np.array([_kind(by_name[n]) if n in by_name else _SKIP for n in names], np.int64)
+        self.runs = _runs(self.kinds)
         # Where each field of a row goes: columns come out in the wanted order, not the file's.
         order = {f.name: i for i, f in enumerate(wanted)}
         self.slots = np.array([order.get(n, 0) for n in names], np.int64)
@@ -43,8 +47,9 @@ class Kernel:
         self.limits = np.array([_limit(f) for f in wanted], np.int64)
         self.classes = np.zeros(256, np.uint8)
         self.classes[ord(delimiter)] = _DELIMITER
-        self.classes[ord("\n")] = _NEWLINE
-        self.classes[ord("\r")] = _RETURN
+        self.classes[_LF] = _NEWLINE
+        self.classes[_CR] = _RETURN
+        self.delimiter = ord(delimiter)
         self.quote = ord(quote) if quote else -1
 
     @staticmethod
@@ -55,7 +60,7 @@ class Kernel:
 
     def read(self, data: np.ndarray[Any, np.dtype[np.uint8]], start: int, end: int) -> list[pa.Array] | None:
         """The wanted columns of the records in ``[start, end)``."""
-        if data[end - 1] != ord("\n"):
+        if data[end - 1] != _LF:
             return None
         width, columns = len(self.kinds), len(self.wanted)
         most = (end - start) // width + 1
@@ -65,8 +70,8 @@ class Kernel:
         offsets = np.empty((columns, most + 1) if texts else (columns, 1), np.int32)
         chars = np.empty((columns, end - start) if texts else (columns, 1), np.uint8)
         rows, high = _scan(
-            data, start, end, self.kinds, self.slots, self.scales, self.limits, self.classes, self.quote,
-            values, valid, offsets, chars,
+            data, start, end, self.kinds, self.runs, self.slots, self.scales, self.limits, self.classes, self.delimiter,
+            self.quote, values, valid, offsets, chars,
         )  # fmt: skip
         if rows < 0:
             return None
@@ -94,6 +99,18 @@ class Kernel:
         return pa.Array.from_buffers(f.type.arrow, rows, [mask, pa.py_buffer(narrow)])
 
 
+def _runs(kinds: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many fields nobody wants begin with each field.
+
+    >>> _runs(np.array([_SKIP, _SKIP, _INT, _SKIP])).tolist()
+    [2, 1, 0, 1]
+    """
+    found = np.zeros(len(kinds) + 1, np.int64)
+    for c in reversed(range(len(kinds))):
+        found[c] = found[c + 1] + 1 if kinds[c] == _SKIP else 0
+    return found[:-1]
+
+
 def _kind(f: Field) -> int:
     return _DECIMAL if f.type.is_decimal else _KINDS[f.type.name]
 
@@ -115,9 +132,36 @@ def _is_utf8(array: pa.Array) -> bool:
 
 
 @njit(cache=True, nogil=True)
+def _past(data: Any, pos: int, end: int, fields: int, is_last: bool, delimiter: int, quote: int) -> int:
+    """Where the delimiter after so many fields is, or the line end if a record's last is one of them.
+
+    -1 if something is in the way that wants a closer look: a quote, a line end too early or too late, the block's end.
+    """
+    delimiters = fields - 1 if is_last else fields
+    while pos + BLOCK <= end:
+        found = matches(data, pos, np.uint8(delimiter))
+        stops = matches(data, pos, np.uint8(_LF)) | matches(data, pos, np.uint8(_CR))
+        if quote >= 0:
+            stops |= matches(data, pos, np.uint8(quote))
+        if stops:
+            found &= (np.uint32(1) << lowest_bit(stops)) - np.uint32(1)
+        passed = np.int64(count_bits(found))
+        if not is_last and passed >= delimiters:
+            for _ in range(delimiters - 1):
+                found &= found - np.uint32(1)
+            return pos + np.int64(lowest_bit(found))
+        if stops:
+            at = pos + np.int64(lowest_bit(stops))
+            return at if is_last and passed == delimiters and data[at] == _LF else -1
+        delimiters -= passed
+        pos += BLOCK
+    return -1
+
+
+@njit(cache=True, nogil=True)
 def _scan(
-    data: Any, pos: int, end: int, kinds: Any, slots: Any, scales: Any, limits: Any, classes: Any, quote: int,
-    values: Any, valid: Any, offsets: Any, chars: Any,
+    data: Any, pos: int, end: int, kinds: Any, runs: Any, slots: Any, scales: Any, limits: Any, classes: Any,
+    delimiter: int, quote: int, values: Any, valid: Any, offsets: Any, chars: Any,
 ) -> tuple[int, bool]:  # fmt: skip
     """Rows read, and whether a text column has a byte past ASCII; -1 rows if the block is declined."""
     width = len(kinds)
@@ -127,7 +171,15 @@ def _scan(
         if kinds[c] == _TEXT:
             offsets[slots[c], 0] = 0
     while pos < end:
-        for c in range(width):
+        c = -1
+        while c < width - 1:
+            c += 1
+            if runs[c]:
+                past = _past(data, pos, end, runs[c], c + runs[c] == width, delimiter, quote)
+                if past >= 0:
+                    c += runs[c] - 1
+                    pos = past + 1
+                    continue
             kind = kinds[c]
             slot = slots[c]
             closing = _NEWLINE if c == width - 1 else _DELIMITER

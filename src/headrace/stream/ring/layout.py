@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -114,10 +115,10 @@ class Layout:
     def of(columns: Sequence[Field], capacity: int) -> Layout:
         return Layout(capacity, tuple(f for f in columns if SlotKind.of(f) is not None))
 
-    def kind(self, column: int) -> SlotKind:
-        found = SlotKind.of(self.columns[column])
-        assert found is not None
-        return found
+    @cached_property
+    def kinds(self) -> tuple[SlotKind, ...]:
+        """How the values of each column lie in its slots."""
+        return tuple(kind for f in self.columns if (kind := SlotKind.of(f)) is not None)
 
     @property
     def head_bytes(self) -> int:
@@ -126,7 +127,7 @@ class Layout:
     @property
     def row_bytes(self) -> int:
         """Bytes a tuple takes, long text apart: its slots, and a byte a column that says whether it is NULL."""
-        return sum(self.kind(i).width + 1 for i in range(len(self.columns))) + 1
+        return sum(kind.width + 1 for kind in self.kinds) + 1
 
     @property
     def bytes(self) -> int:
@@ -135,8 +136,8 @@ class Layout:
     def _offsets(self) -> list[int]:
         """Where each column's slots begin, then its marks of NULL, in turn; then the origins; then the end."""
         at, found = self.head_bytes, []
-        for i in range(len(self.columns)):
-            for width in (self.kind(i).width, 1):
+        for kind in self.kinds:
+            for width in (kind.width, 1):
                 found.append(at)
                 at += _whole_pages(width * self.capacity)
         found.append(at)
@@ -146,8 +147,7 @@ class Layout:
         """Each column's slots and its marks of NULL, and each slot's origin, over mapped memory."""
         offsets = self._offsets()
         slots, nulls = [], []
-        for i in range(len(self.columns)):
-            kind = self.kind(i)
+        for i, kind in enumerate(self.kinds):
             flat = np.frombuffer(memory, kind.dtype, kind.lanes * self.capacity, offsets[2 * i])
             slots.append(flat if kind.lanes == 1 else flat.reshape(-1, kind.lanes))
             nulls.append(np.frombuffer(memory, np.uint8, self.capacity, offsets[2 * i + 1]))

@@ -257,7 +257,7 @@ class _Morsel:
         self.rows: int = rows.num_rows
         names = {n.lower(): i for i, n in enumerate(rows.schema.names)}
         self._columns = [
-            _Column.of(rows.column(names[f.name.lower()]), ring.layout.kind(i).text)
+            _Column.of(rows.column(names[f.name.lower()]), ring.layout.kinds[i].text)
             if f.name.lower() in names
             else _Column.missing(self.rows)
             for i, f in enumerate(ring.layout.columns)
@@ -276,6 +276,7 @@ class _Morsel:
         lap, slot = divmod(claimed.lo, ring.terms.capacity)
         here = slice(slot, slot + rows)
         at, buffer = claimed.text_at, no_marks()
+        end = at + claimed.text_bytes
         if claimed.text_bytes:
             buffer = ring.rounds.allocate(lap, at, claimed.text_bytes)
         ever_null = ring.book.head.nulls
@@ -287,11 +288,11 @@ class _Morsel:
             elif ever_null[i]:
                 ring.nulls[i][here] = 0
             if column.source is None:
-                if ring.layout.kind(i).text:
+                if ring.layout.kinds[i].text:
                     ring.slots[i][here] = 0  # an old view would point anywhere; other slots may hold what they held
             elif column.text is not None:
                 ends = column.source[start : start + rows + 1]
-                at = store_text(ends, marks, column.text, ring.slots[i][here], buffer, at)
+                at = store_text(ends, marks, column.text, ring.slots[i][here], buffer, at, end)
             else:
                 ring.slots[i][here] = column.source[start : start + rows]
         ring.origins[here] = self._origin

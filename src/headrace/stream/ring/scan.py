@@ -178,8 +178,8 @@ class Scan:
         ring, rows = self.ring, hi - lo
         lap, slot = divmod(lo, ring.terms.capacity)
         here = slice(slot, slot + rows)
-        text = ring.rounds.buffer(lap) if any(ring.layout.kind(c).text for c in self._columns) else None
-        if text is None and any(ring.layout.kind(c).text for c in self._columns):
+        text = ring.rounds.buffer(lap) if any(ring.layout.kinds[c].text for c in self._columns) else None
+        if text is None and any(ring.layout.kinds[c].text for c in self._columns):
             return None
         self.origins = ring.origins[here].copy()
         arrays = []
@@ -190,7 +190,7 @@ class Scan:
                 if marks.any():
                     mask = pa.py_buffer(np.packbits(marks == 0, bitorder="little"))
             values = ring.slots[c][here].copy()
-            kind = ring.layout.kind(c)
+            kind = ring.layout.kinds[c]
             if kind.packed:
                 values = np.packbits(values, bitorder="little")
             buffers = [mask, pa.py_buffer(values), *([pa.py_buffer(text)] if kind.text else ())]

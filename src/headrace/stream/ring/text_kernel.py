@@ -1,46 +1,15 @@
 # mypy: disable-error-code="no-untyped-call, call-arg, assignment, untyped-decorator, unused-ignore"
-"""Compiled code that turns text of Arrow's plain layout into views in a ring's slots.
-
-Text is moved eight bytes at a time, from and to anywhere: numba has no words for that, so two intrinsics say it.
-"""
+"""Compiled code that turns text of Arrow's plain layout into views in a ring's slots."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
+from numba import njit
 
 from headrace.stream.ring.layout import INLINE
-
-
-@intrinsic
-def _word(context: Any, array: Any, at: Any) -> Any:
-    """Eight bytes of an array from anywhere on."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start = builder.gep(make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
-        loaded = builder.load(builder.bitcast(start, ir.IntType(64).as_pointer()))
-        loaded.align = 1
-        return loaded
-
-    return types.uint64(array, types.intp), code
-
-
-@intrinsic
-def _put_word(context: Any, array: Any, at: Any, value: Any) -> Any:
-    """Write eight bytes anywhere into an array."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        start = builder.gep(make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
-        stored = builder.store(args[2], builder.bitcast(start, ir.IntType(64).as_pointer()))
-        stored.align = 1
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.uint64), code
+from headrace.stream.words import put_word, word
 
 
 @njit(cache=True, nogil=True)
@@ -55,14 +24,22 @@ def long_bytes(offsets: Any, marks: Any) -> int:
     return total
 
 
+_WIDE = 32
+"""Bytes of long text that are copied without asking how many there are, where as many may be read and written."""
+_LOW = np.array([(1 << 8 * min(size, 8)) - 1 for size in range(INLINE + 1)], np.uint64)
+_HIGH = np.array([(1 << 8 * max(size - 8, 0)) - 1 for size in range(INLINE + 1)], np.uint64)
+"""What of sixteen bytes belongs to a text of so many."""
+
+
 @njit(cache=True, nogil=True)
-def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at: int) -> int:
-    """Write views of the text into slots, and long text into the buffer from ``at`` on; returns its end.
+def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at: int, end: int) -> int:
+    """Write views of the text into slots, and long text into the buffer from ``at`` on; returns where it ends.
 
     A slot is two words: the length and the first four bytes; then eight more, or a buffer's number (0) and an offset.
+    The buffer is the caller's up to ``end``: bytes after a text are written over by the next one.
     """
     masked = len(marks) > 0
-    safe = len(text) - 16  # from here on, sixteen bytes cannot be read at once
+    safe = len(text) - _WIDE  # from here on, not that many can be read at once
     for i in range(len(offsets) - 1):
         start = np.int64(offsets[i])
         size = np.int64(offsets[i + 1]) - start
@@ -72,12 +49,7 @@ def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at:
         elif size <= INLINE:
             low, high = np.uint64(0), np.uint64(0)
             if start <= safe:
-                low, high = _word(text, start), _word(text, start + 8)
-                if size < 8:
-                    low &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
-                    high = np.uint64(0)
-                else:
-                    high &= (np.uint64(1) << np.uint64(8 * (size - 8))) - np.uint64(1)
+                low, high = word(text, start) & _LOW[size], word(text, start + 8) & _HIGH[size]
             else:
                 for b in range(size):
                     if b < 8:
@@ -86,10 +58,20 @@ def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at:
                         high |= np.uint64(text[start + b]) << np.uint64(8 * (b - 8))
             first, second = low << np.uint64(32), (low >> np.uint64(32)) | (high << np.uint64(32))
         else:
-            first, second = _word(text, start) << np.uint64(32), np.uint64(at) << np.uint64(32)
-            for b in range(0, size - 7, 8):
-                _put_word(buffer, at + b, _word(text, start + b))
-            _put_word(buffer, at + size - 8, _word(text, start + size - 8))
+            first, second = word(text, start) << np.uint64(32), np.uint64(at) << np.uint64(32)
+            done = 0
+            if start <= safe and at + _WIDE <= end:
+                word0, word1 = word(text, start), word(text, start + 8)
+                word2, word3 = word(text, start + 16), word(text, start + 24)
+                put_word(buffer, at, word0)
+                put_word(buffer, at + 8, word1)
+                put_word(buffer, at + 16, word2)
+                put_word(buffer, at + 24, word3)
+                done = _WIDE
+            for b in range(done, size - 7, 8):
+                put_word(buffer, at + b, word(text, start + b))
+            if done < size:
+                put_word(buffer, at + size - 8, word(text, start + size - 8))
             at += size
         slots[i, 0] = np.int64(first | np.uint64(size))
         slots[i, 1] = np.int64(second)
@@ -101,7 +83,7 @@ def warm_up() -> None:
     offsets, text = np.frombuffer(bytes(8), np.int32), np.frombuffer(bytes(1), np.uint8)
     slots, buffer = np.zeros((2, 2), np.int64), np.zeros(1, np.uint8)
     long_bytes(offsets, no_marks())
-    store_text(offsets, no_marks(), text, slots[:1], buffer, 0)
+    store_text(offsets, no_marks(), text, slots[:1], buffer, 0, 0)
 
 
 def no_marks() -> Any:
