@@ -7,10 +7,11 @@ whatever session opens it later.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import available_timezones
 
 from headrace.errors import HeadraceError
 
@@ -88,12 +89,16 @@ class Settings:
             value = getattr(settings, name)
             if not isinstance(value, int) or value < 0:
                 raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a whole number, 0 or more")
-        if settings.time_zone not in available_timezones():
+        if settings.time_zone not in _time_zones():
             raise HeadraceError(
                 "INVALID_SETTING", f"time_zone {settings.time_zone!r} is not known", hint="for example 'Europe/Berlin'"
             )
-        ZoneInfo(settings.time_zone)
         return settings
+
+
+@cache
+def _time_zones() -> Set[str]:
+    return available_timezones()
 
 
 def cores() -> int:

@@ -2,7 +2,7 @@
 
 A case is data: definitions, the rows of each stream, a view, a query. ``check``
 feeds the rows in chunks, by an engine, with the view made at some point on the
-way, and compares
+way, as often as it is told to, and compares
 
 * the answer with Spark's, run as a batch over all rows that came after the view
   was made, as multisets (doubles to a tolerance);
@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -116,17 +118,22 @@ def chunks(case: Case, schedule: Schedule) -> list[tuple[str, Sequence[tuple[Any
     return [f[i] for i in range(rounds) for f in found if i < len(f)]
 
 
+def seen(case: Case, schedule: Schedule) -> dict[str, Rows]:
+    """The rows of each stream that came once the view was there."""
+    found: dict[str, Rows] = {name: [] for name in case.streams}
+    for number, (stream, rows) in enumerate(chunks(case, schedule)):
+        if number >= schedule.created_after:
+            found[stream] += rows
+    return found
+
+
 def oracle(case: Case, spark: SparkSession, schedule: Schedule) -> Outcome:
     """The same query by Spark as a batch over all rows that came once the view was there."""
     session = oracle_session(spark)
     for name, (columns, rows) in case.tables.items():
         frame(session, columns, rows).createOrReplaceTempView(name)
-    seen: dict[str, list[tuple[Any, ...]]] = {name: [] for name in case.streams}
-    for number, (stream, rows) in enumerate(chunks(case, schedule)):
-        if number >= schedule.created_after:
-            seen[stream] += rows
-    for name, (columns, _) in case.streams.items():
-        frame(session, columns, seen[name]).createOrReplaceTempView(name)
+    for name, rows in seen(case, schedule).items():
+        frame(session, case.streams[name][0], rows).createOrReplaceTempView(name)
     try:
         session.sql(case.view).createOrReplaceTempView("v")
         return Outcome(table_rows(session.sql(case.query).toArrow()), None)
@@ -134,6 +141,7 @@ def oracle(case: Case, spark: SparkSession, schedule: Schedule) -> Outcome:
         return Outcome(None, from_spark(error).condition)
 
 
+@lru_cache(maxsize=1)
 def oracle_session(spark: SparkSession) -> SparkSession:
     """A session with the pinned settings, tuned for many tiny queries."""
     session = spark.newSession()
@@ -147,37 +155,37 @@ def oracle_session(spark: SparkSession) -> SparkSession:
 
 
 def frame(session: SparkSession, columns: str, rows: Iterable[tuple[Any, ...]]) -> Any:
-    return session.createDataFrame(list(rows), columns)
+    return _frame(session, columns, pickle.dumps(list(rows)))
 
 
-def check(
-    case: Case,
-    spark: SparkSession,
-    engines: Sequence[str],
-    schedules: Sequence[Schedule],
-    known: Outcome | None = None,
-    **more: Any,
-) -> None:
-    """Every engine under every schedule agrees with Spark, and their states with each other.
+@lru_cache(maxsize=32)
+def _frame(session: SparkSession, columns: str, rows: bytes) -> Any:
+    """Cases share their rows: a frame is made once."""
+    return session.createDataFrame(pickle.loads(rows), columns)
 
-    ``known`` is Spark's answer, if it was asked for rows that the view sees under all of these schedules.
+
+def check(case: Case, spark: SparkSession, runs: Sequence[tuple[str, Schedule]], **more: Any) -> None:
+    """Every engine under its schedule agrees with Spark, and their states with each other.
+
+    The view sees the same rows under all of these schedules, so Spark is asked once.
     """
-    for schedule in schedules:
-        expected = known or oracle(case, spark, schedule)
-        first: Outcome | None = None
-        for engine in engines:
-            found = run(case, spark, engine, schedule, **more)
-            where = f"engine {engine}, {schedule}"
-            if expected.failed is not None:
-                assert found.failed is not None, f"Spark fails with {expected.failed}, Headrace answers ({where})"
-                continue
-            assert found.failed is None, f"Headrace fails with {found.failed}, Spark answers ({where})"
-            assert found.answer is not None and expected.answer is not None
-            assert_same(found.answer, expected.answer, ordered=case.ordered, where=where)
-            if first is not None:
-                for mine, theirs in zip(found.states, first.states, strict=True):
-                    assert_same(mine, theirs, where=f"state rows, {where}")
-            first = first or found
+    _, asked = runs[0]
+    expected = oracle(case, spark, asked)
+    first: Outcome | None = None
+    for engine, schedule in runs:
+        assert seen(case, schedule) == seen(case, asked)
+        found = run(case, spark, engine, schedule, **more)
+        where = f"engine {engine}, {schedule}"
+        if expected.failed is not None:
+            assert found.failed is not None, f"Spark fails with {expected.failed}, Headrace answers ({where})"
+            continue
+        assert found.failed is None, f"Headrace fails with {found.failed}, Spark answers ({where})"
+        assert found.answer is not None and expected.answer is not None
+        assert_same(found.answer, expected.answer, ordered=case.ordered, where=where)
+        if first is not None:
+            for mine, theirs in zip(found.states, first.states, strict=True):
+                assert_same(mine, theirs, where=f"state rows, {where}")
+        first = first or found
 
 
 def table_rows(table: pa.Table) -> Rows:

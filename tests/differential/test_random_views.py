@@ -146,13 +146,13 @@ def cases(draw: st.DrawFn) -> tuple[Case, Schedule]:
 
 
 @pytest.mark.spark
-@settings(max_examples=examples(24))
+@settings(max_examples=examples(14))
 @given(drawn=cases())
 def test_differential_random_native(drawn: tuple[Case, Schedule], spark: Any, tmp_path_factory: Any) -> None:
     case, schedule = drawn
     path: Path = tmp_path_factory.mktemp("db")
     path.rmdir()
-    check(case, spark, ["native"], [schedule], path=path, compact_rows=4)
+    check(case, spark, [("native", schedule)], path=path, compact_rows=4)
 
 
 @pytest.mark.spark
@@ -160,4 +160,4 @@ def test_differential_random_native(drawn: tuple[Case, Schedule], spark: Any, tm
 @given(drawn=cases())
 def test_differential_random_engines(drawn: tuple[Case, Schedule], spark: Any) -> None:
     case, schedule = drawn
-    check(case, spark, ["native", "tasks", "spark"], [schedule])
+    check(case, spark, [(engine, schedule) for engine in ("native", "tasks", "spark")])
