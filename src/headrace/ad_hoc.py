@@ -21,8 +21,8 @@ from headrace.catalog import Catalog, Stream, View
 from headrace.engine.ring_tasks import RingShare, run_scan
 from headrace.engine.session import driver_host
 from headrace.engine.work import PARTIALS, Static
-from headrace.engine.worker import conform
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
+from headrace.native import conform
 from headrace.plan.nodes import Node, Scan, walk_plan
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.window import rows_wanted, streams_out

@@ -24,3 +24,10 @@ def native_query(
     """The rows of a query; an empty table for a statement that has none."""
     found = eval(_ASK, {**relations, "cursor": cursor, "text": text})
     return pa.table({}) if found is None else found.to_arrow_table()
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in exactly these columns and types; they must already agree by position."""
+    if rows.schema == schema:
+        return rows
+    return rows.rename_columns(schema.names).cast(schema)

@@ -23,9 +23,9 @@ from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
 from headrace.engine.spark import Relation, leaf, run_plan
-from headrace.engine.worker import conform
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.file_tables import Opened, open_files
+from headrace.native import conform
 from headrace.parquet_files import write_parquet
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node, Project, Scan, walk_plan
@@ -138,6 +138,10 @@ def _opened(runtime: Runtime, prepared: Prepared) -> dict[Relation, Opened]:
 
 
 def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
+    renamed = prepared.renamed_scan
+    if renamed is not None and leaf(renamed[0]) in leaves.arrow:
+        rows = leaves.arrow[leaf(renamed[0])]
+        return rows.select(renamed[1]).rename_columns(prepared.schema.names)
     if prepared.choice.place is Place.NATIVE and not prepared.by_spark:
         try:
             return _run_native(runtime, snapshot, prepared, leaves)
@@ -158,10 +162,6 @@ def run_now(runtime: Runtime, plan: Node, leaves: Leaves = NO_LEAVES) -> pa.Tabl
 
 
 def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
-    renamed = prepared.renamed_scan
-    if renamed is not None and leaf(renamed[0]) in leaves.arrow:
-        rows = leaves.arrow[leaf(renamed[0])]
-        return rows.select(renamed[1]).rename_columns(prepared.schema.names)
     given = {**leaves.arrow, **leaves.live}
     names = {key: f"__leaf{i}" for i, key in enumerate(given)}
     sources: dict[Relation, str] = {}

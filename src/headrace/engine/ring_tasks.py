@@ -26,6 +26,7 @@ from headrace.engine.worker import CHUNK_ROWS, with_nulls
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.flight import plain_schema, remote_batches
+from headrace.stream.ring.ring import retried
 from headrace.stream.ring.scan import Ticket, WindowOver
 
 if TYPE_CHECKING:
@@ -62,14 +63,6 @@ class RingShare:
                     yield batch
         except WindowOver:
             return
-
-
-def retried(stream: str) -> ExecutionError:
-    return ExecutionError(
-        "STREAM_TASK_RETRIED",
-        f"Spark ran a task that reads stream {stream} again, and what it had read cannot be read twice",
-        hint="ask again; let speculation (spark.speculation) be off for queries of streams",
-    )
 
 
 def run_scan(

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from headrace.engine.failures import Carried, from_spark
 from headrace.engine.plan_sql import spark_plan
-from headrace.engine.worker import chunked, conform
+from headrace.engine.worker import chunked
 from headrace.errors import HeadraceError
+from headrace.native import conform
 from headrace.plan.nodes import Node, Scan
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, read_text

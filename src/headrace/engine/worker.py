@@ -39,7 +39,7 @@ from headrace.engine.work import (
     grouped,
 )
 from headrace.errors import ExecutionError, HeadraceError, StoreError
-from headrace.native import native_query
+from headrace.native import conform, native_query
 from headrace.parquet_files import write_parquet
 from headrace.sample.feeding import Feeder, TooManyGroups
 from headrace.sample.limits import too_many_groups
@@ -467,10 +467,3 @@ def with_nulls(rows: pa.Table, missing: Schema) -> pa.Table:
     for column in missing:
         rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.type.arrow))
     return rows
-
-
-def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in exactly these columns and types; they must already agree by position."""
-    if rows.schema == schema:
-        return rows
-    return rows.rename_columns(schema.names).cast(schema)

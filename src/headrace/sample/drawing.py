@@ -19,9 +19,9 @@ from headrace import query, tables
 from headrace.catalog import Table
 from headrace.engine.failures import from_duckdb
 from headrace.engine.plan_sql import quote_native
-from headrace.engine.worker import conform
 from headrace.errors import HeadraceError
 from headrace.file_tables import parquet_pieces
+from headrace.native import conform
 from headrace.plan.nodes import Draw, Node, Scan, rewrite_plan
 from headrace.runtime import Runtime
 from headrace.sample.gathering import gather_table

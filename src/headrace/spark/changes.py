@@ -18,10 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.engine.plan_sql import quote_native
-from headrace.engine.worker import conform
 from headrace.errors import DataError
-from headrace.native import native_query
+from headrace.native import conform, native_query
 from headrace.spark.inbox import write_whole
 from headrace.spark.published import CHANGES, write_rows
 
@@ -138,10 +136,9 @@ def _less(left: str, right: str, weight: int) -> str:
 def _weighed(query: str, epoch: int, **given: pa.Table) -> pa.Table:
     first = next(iter(given.values()))
     schema = first.schema.remove_metadata()
-    names = ", ".join(f"c{i} AS {quote_native(name)}" for i, name in enumerate(schema.names))
     columns = ", ".join(f"c{i}" for i in range(len(schema.names)))
     for field in ((EPOCH, pa.int64()), (WEIGHT, pa.int32())):
         schema = schema.append(pa.field(*field))
     with duckdb.connect() as cursor:
-        text = f"SELECT {names}, {epoch}::BIGINT AS {EPOCH}, w::INTEGER AS {WEIGHT} FROM ({query}) AS _({columns}, w)"
+        text = f"SELECT {columns}, {epoch}::BIGINT, w::INTEGER FROM ({query}) AS _({columns}, w)"
         return conform(native_query(cursor, text, given), schema)

@@ -22,7 +22,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from headrace.engine.ring_tasks import retried
 from headrace.errors import CatalogError, DataError
 from headrace.spark.changes import EPOCH, WEIGHT, Chain
 from headrace.spark.inbox import owned, require_database
@@ -32,6 +31,7 @@ from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.flight import plain_schema
 from headrace.stream.ring.home import find_ring
 from headrace.stream.ring.layout import WORKERS
+from headrace.stream.ring.ring import retried
 from headrace.stream.ring.scan import Ticket, WindowOver
 from headrace.types import BIGINT, INT, Field, ddl
 

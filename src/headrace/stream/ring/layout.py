@@ -32,6 +32,8 @@ ROLLBACKS = 64
 INLINE = 12
 """Bytes of text that fit into a slot."""
 PAGE = 4096
+NO_MARKS = np.empty(0, np.uint8)
+"""Stands for the marks of a column without NULLs."""
 
 
 class Word:

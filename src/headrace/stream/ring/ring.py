@@ -1,4 +1,7 @@
-"""A ring in shared memory, as its writers see it (003 §3.3, Algorithm 1)."""
+"""A ring in shared memory, as its writers see it (003 §3.3, Algorithm 1).
+
+The compiled part is loaded when somebody writes: processes that only read need not have it.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,9 @@ import pyarrow as pa
 
 from headrace.errors import ExecutionError, StoreError
 from headrace.stream.ring.book import Book, Claimed, Overflow, Usage
-from headrace.stream.ring.layout import FORMAT, MAGIC, Head, Layout, Slots, Word
+from headrace.stream.ring.layout import FORMAT, MAGIC, NO_MARKS, Head, Layout, Slots, Word
 from headrace.stream.ring.processes import this_process
 from headrace.stream.ring.text import Rounds
-from headrace.stream.ring.text_kernel import long_bytes, no_marks, store_text, warm_up
 from headrace.types import Field, Schema, from_spark
 
 MORSEL = 65_536
@@ -74,6 +76,8 @@ class Ring:
     @staticmethod
     def create(folder: Path, stream: str, columns: Schema, terms: Terms, *, text_limit: int = TEXT_LIMIT) -> Ring:
         """A new ring in a folder of its own."""
+        from headrace.stream.ring.text_kernel import warm_up
+
         layout = Layout.of(columns, terms.capacity)
         warm_up()
         folder.mkdir(parents=True)
@@ -272,10 +276,12 @@ class _Morsel:
 
     def store(self, start: int, claimed: Claimed) -> None:
         """Write the rows from ``start`` on into the claimed slots."""
+        from headrace.stream.ring.text_kernel import store_text
+
         ring, rows = self._ring, claimed.hi - claimed.lo
         lap, slot = divmod(claimed.lo, ring.terms.capacity)
         here = slice(slot, slot + rows)
-        at, buffer = claimed.text_at, no_marks()
+        at, buffer = claimed.text_at, NO_MARKS
         end = at + claimed.text_bytes
         if claimed.text_bytes:
             buffer = ring.rounds.allocate(lap, at, claimed.text_bytes)
@@ -313,7 +319,7 @@ class _Column:
 
     @staticmethod
     def of(array: pa.Array, is_text: bool) -> _Column:
-        marks = no_marks()
+        marks = NO_MARKS
         if array.null_count:
             marks = np.array(array.is_null().cast(pa.uint8()))
         if is_text:
@@ -337,6 +343,8 @@ class _Column:
     def long_bytes(self, start: int, rows: int) -> int:
         if self.text is None or self.source is None:
             return 0
+        from headrace.stream.ring.text_kernel import long_bytes
+
         return int(long_bytes(self.source[start : start + rows + 1], self.marks_of(start, rows)))
 
 
@@ -380,6 +388,14 @@ def unreachable(stream: str) -> ExecutionError:
         "STREAM_OWNER_UNREACHABLE",
         f"the process that owns stream {stream} does not answer",
         hint="see whether it still runs; open the database again if not",
+    )
+
+
+def retried(stream: str) -> ExecutionError:
+    return ExecutionError(
+        "STREAM_TASK_RETRIED",
+        f"Spark ran a task that reads stream {stream} again, and what it had read cannot be read twice",
+        hint="ask again; let speculation (spark.speculation) be off for queries of streams",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from headrace.stream.ring.layout import INLINE
+from headrace.stream.ring.layout import INLINE, NO_MARKS
 from headrace.stream.words import put_word, word
 
 
@@ -82,10 +82,5 @@ def warm_up() -> None:
     """Compile the kernels, or load them: a first insert should not wait for that while queries' windows end."""
     offsets, text = np.frombuffer(bytes(8), np.int32), np.frombuffer(bytes(1), np.uint8)
     slots, buffer = np.zeros((2, 2), np.int64), np.zeros(1, np.uint8)
-    long_bytes(offsets, no_marks())
-    store_text(offsets, no_marks(), text, slots[:1], buffer, 0, 0)
-
-
-def no_marks() -> Any:
-    """What stands for the marks of a column without NULLs."""
-    return np.empty(0, np.uint8)
+    long_bytes(offsets, NO_MARKS)
+    store_text(offsets, NO_MARKS, text, slots[:1], buffer, 0, 0)
