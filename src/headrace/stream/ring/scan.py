@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ExecutionError
-from headrace.stream.ring.layout import READERS, ROLLBACKS, WORKERS, Claim, Reader, Word, Words, view_type
+from headrace.stream.ring.layout import READERS, ROLLBACKS, WORKERS, Claim, Reader, Slots, Word, Words, view_type
 from headrace.stream.ring.processes import this_process
 from headrace.stream.ring.ring import Ring, gone
 
@@ -189,11 +189,10 @@ class Scan:
                 marks = ring.nulls[c][here]
                 if marks.any():
                     mask = pa.py_buffer(np.packbits(marks == 0, bitorder="little"))
-            values = ring.slots[c][here].copy()
             kind = ring.layout.kinds[c]
-            if kind.packed:
-                values = np.packbits(values, bitorder="little")
-            buffers = [mask, pa.py_buffer(values), *([pa.py_buffer(text)] if kind.text else ())]
+            slots = ring.slots[c][here]
+            values = pa.py_buffer(np.packbits(slots, bitorder="little")) if kind.packed else _copied(slots)
+            buffers = [mask, values, *([pa.py_buffer(text)] if kind.text else ())]
             arrays.append(pa.Array.from_buffers(field.type, rows, buffers))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -337,6 +336,13 @@ class Scan:
         holes = self._holes()
         after = holes[holes[:, Claim.LO] > lo]
         return int(after[:, Claim.LO].min()) if len(after) else 1 << 62
+
+
+def _copied(slots: Slots) -> pa.Buffer:
+    """A copy in Arrow's memory, which is used again: fresh pages would cost more than the copying."""
+    buffer = pa.allocate_buffer(slots.nbytes)
+    np.frombuffer(buffer, slots.dtype).reshape(slots.shape)[:] = slots
+    return buffer
 
 
 def _more(rows: int) -> int:
