@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import headrace
 from differential.harness import assert_same, frame, oracle_session, table_rows
+from headrace import ad_hoc
+from headrace.ad_hoc import AdHocQuery, RunningResult
 from headrace.database import Database
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.stream.ring import Ring
@@ -390,3 +392,22 @@ def test_options_survive_reopening(tmp_path: Path) -> None:
         running = db.sql("SELECT count(*) FROM posts")
         db.insert("posts", posts(0, 5))
         assert running.finish().rows() == [(5,)]
+
+
+def test_many_groups_are_not_merged_for_every_batch(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    merge, merges = AdHocQuery._merge, []
+
+    def counted(query: AdHocQuery, view: Any, name: str, tables: Any) -> pa.Table:
+        merges.append(name)
+        return merge(query, view, name, tables)
+
+    monkeypatch.setattr(AdHocQuery, "_merge", counted)
+    monkeypatch.setattr(ad_hoc, "_MERGE_ROWS", 40)
+    monkeypatch.setattr(ad_hoc, "_LINGER", 0.0)
+    running = db.sql("SELECT username, count(*) AS n FROM posts GROUP BY username")
+    for n in range(60):
+        db.insert("posts", [(n, f"user {n} {i}", 1, None) for i in range(10)])
+        time.sleep(0.005)
+    assert isinstance(running, RunningResult)
+    assert len(running.finish().rows()) == 600
+    assert 1 < len(merges) <= 8  # each leaves about twice as many groups as the one before

@@ -146,7 +146,7 @@ def cases(draw: st.DrawFn) -> tuple[Case, Schedule]:
 
 
 @pytest.mark.spark
-@settings(max_examples=examples(14))
+@settings(max_examples=examples(10))
 @given(drawn=cases())
 def test_differential_random_native(drawn: tuple[Case, Schedule], spark: Any, tmp_path_factory: Any) -> None:
     case, schedule = drawn

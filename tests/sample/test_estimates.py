@@ -25,7 +25,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(db: Database) -> No
     runs, rows = 300, 200
     rng = np.random.default_rng(2)
     values = rng.gamma(4.0, 3.0, rows)
-    db.sql("CREATE SAMPLE r OF s SIZE 40 GROUP BY run")
+    db.sql("CREATE SAMPLE r OF s SIZE 40 GROUP BY run SEED 3")
     run = np.repeat(np.arange(runs, dtype=np.int32), rows)
     x = pa.array(np.tile(values, runs))
     db.insert("s", pa.table({"run": run, "g": run, "x": x}))

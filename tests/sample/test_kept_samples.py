@@ -66,7 +66,7 @@ def test_every_row_is_kept_equally_often(tmp_path: Path, way: str) -> None:
     with headrace.connect(tmp_path / "db", compact_rows=8 if way == "merged in between" else 10**6) as db:
         db.sql("CREATE STREAM posts (id INT, region STRING, score INT)")
         for run in range(runs):
-            db.sql(f"CREATE SAMPLE s{run} OF posts SIZE {size}")
+            db.sql(f"CREATE SAMPLE s{run} OF posts SIZE {size} SEED {run}")
         for start in range(0, rows, rows if way == "one insert" else 20):
             db.insert("posts", posts(start, min(rows, start + (rows if way == "one insert" else 20))))
         if way == "merged in between":
@@ -80,7 +80,7 @@ def test_every_row_is_kept_equally_often_in_each_group(tmp_path: Path) -> None:
     runs, rows, size = 300, 30, 5
     with headrace.connect(tmp_path / "db", compact_rows=400) as db:
         db.sql("CREATE STREAM s (run INT, id INT)")
-        db.sql(f"CREATE SAMPLE recent OF s SIZE {size} GROUP BY run")
+        db.sql(f"CREATE SAMPLE recent OF s SIZE {size} GROUP BY run SEED 5")
         for start in range(0, rows, 10):
             part = np.arange(start, start + 10, dtype=np.int32)
             every = np.arange(runs, dtype=np.int32)
