@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128 << 20
 """Bytes that may be picked and not yet worked on, or worked on and not yet taken: then the ring fills up."""
-_FULL_BATCH, _LINGER = 1 << 18, 0.2
+_FULL_BATCH, _LINGER = 1 << 20, 1.0
 """Rows that are worked on at once without waiting for more, and the seconds to wait for so many where nobody waits for
-rows before the window ends."""
+rows before the window ends: each run builds its joins anew."""
 _MERGE_ROWS = 1 << 20
 """State rows that are merged before more are added; or as many as the last merge left, if that is more."""
 
@@ -74,7 +74,7 @@ class _Feed:
 
     @property
     def is_full(self) -> bool:
-        return bool(sum(b.num_rows for b in self.picked) >= _FULL_BATCH)
+        return self.bytes >= _BACKLOG // 2 or sum(b.num_rows for b in self.picked) >= _FULL_BATCH
 
     def run(self, changed: threading.Condition) -> None:
         """Pick until the window ends; each range is worked on by the query's own thread."""
@@ -127,7 +127,7 @@ class _Feed:
 
     def _bytes(self, rows: int) -> int:
         # Not Arrow's own number: it counts the buffer that text is viewed in as a whole.
-        return rows * self.scan.ring.layout.row_bytes
+        return rows * self.scan.row_bytes
 
 
 class AdHocQuery:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from headrace.stream.words import BLOCK, count_bits, lowest_bit, matches
+from headrace.stream.words import BLOCK, WIDE, copy_wide, count_bits, lowest_bit, matches
 from headrace.types import Field
 
 _SKIP, _INT, _DECIMAL, _DATE, _TEXT = range(5)
@@ -50,6 +50,8 @@ class Kernel:
         self.classes[_LF] = _NEWLINE
         self.classes[_CR] = _RETURN
         self.delimiter = ord(delimiter)
+        self._size = 0
+        self._rooms: tuple[Any, Any, Any, Any] = (None, None, None, None)
         self.quote = ord(quote) if quote else -1
 
     @staticmethod
@@ -62,41 +64,58 @@ class Kernel:
         """The wanted columns of the records in ``[start, end)``."""
         if data[end - 1] != _LF:
             return None
-        width, columns = len(self.kinds), len(self.wanted)
-        most = (end - start) // width + 1
-        values = np.empty((columns, most), np.int64)
-        valid = np.empty((columns, most), np.uint8)
-        texts = sum(1 for f in self.wanted if f.type.name == "string")
-        offsets = np.empty((columns, most + 1) if texts else (columns, 1), np.int32)
-        chars = np.empty((columns, end - start) if texts else (columns, 1), np.uint8)
-        rows, high = _scan(
+        values, valid, offsets, chars = self._room(end - start)
+        rows = _scan(
             data, start, end, self.kinds, self.runs, self.slots, self.scales, self.limits, self.classes, self.delimiter,
             self.quote, values, valid, offsets, chars,
         )  # fmt: skip
         if rows < 0:
             return None
         arrays = [self._array(f, i, rows, values, valid, offsets, chars) for i, f in enumerate(self.wanted)]
-        if high and not all(_is_utf8(a) for a in arrays):
+        if not all(_is_utf8(a) for f, a in zip(self.wanted, arrays, strict=True) if f.type.name == "string"):
             return None
         if any(not f.nullable and a.null_count for f, a in zip(self.wanted, arrays, strict=True)):
             return None
         return arrays
 
+    def _room(self, size: int) -> tuple[Any, Any, Any, Any]:
+        """Where a block of so many bytes is read to, the same for all blocks: values are copied out of it."""
+        if size > self._size:
+            most, columns = size // len(self.kinds) + 1, len(self.wanted)
+            text = any(f.type.name == "string" for f in self.wanted)
+            self._rooms = (
+                np.empty((columns, most), np.int64),
+                np.empty((columns, most), np.uint8),
+                np.empty((columns, most + 1 if text else 1), np.int32),
+                np.empty((columns, size + WIDE if text else 1), np.uint8),
+            )
+            self._size = size
+        return self._rooms
+
     def _array(self, f: Field, i: int, rows: int, values: Any, valid: Any, offsets: Any, chars: Any) -> pa.Array:
         present = valid[i, :rows]
         mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
         if f.type.name == "string":
-            ends = offsets[i, : rows + 1].copy()
-            text = chars[i, : ends[-1]].copy()
-            return pa.Array.from_buffers(pa.string(), rows, [mask, pa.py_buffer(ends), pa.py_buffer(text)])
+            ends = offsets[i, : rows + 1]
+            text = chars[i, : ends[-1]]
+            return pa.Array.from_buffers(pa.string(), rows, [mask, _buffer(ends, np.int32), _buffer(text, np.uint8)])
         column = values[i, :rows]
         if f.type.is_decimal:
-            wide = np.empty((rows, 2), np.int64)
-            wide[:, 0] = column
-            wide[:, 1] = column >> 63
-            return pa.Array.from_buffers(f.type.arrow, rows, [mask, pa.py_buffer(wide)])
-        narrow = column.astype(f.type.arrow.to_pandas_dtype() if f.type.name != "date" else np.int32)
-        return pa.Array.from_buffers(f.type.arrow, rows, [mask, pa.py_buffer(narrow)])
+            wide = pa.allocate_buffer(16 * rows)
+            words = np.frombuffer(wide, np.int64).reshape(rows, 2)
+            words[:, 0] = column
+            np.right_shift(column, 63, out=words[:, 1])
+            return pa.Array.from_buffers(f.type.arrow, rows, [mask, wide])
+        dtype = np.dtype(f.type.arrow.to_pandas_dtype() if f.type.name != "date" else np.int32)
+        return pa.Array.from_buffers(f.type.arrow, rows, [mask, _buffer(column, dtype)])
+
+
+def _buffer(values: Any, dtype: Any) -> pa.Buffer:
+    """The values in Arrow's memory, which is used again: fresh pages would cost more than the copying."""
+    buffer = pa.allocate_buffer(len(values) * np.dtype(dtype).itemsize)
+    if len(values):
+        np.frombuffer(buffer, dtype)[:] = values
+    return buffer
 
 
 def _runs(kinds: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -124,6 +143,9 @@ def _limit(f: Field) -> int:
 
 
 def _is_utf8(array: pa.Array) -> bool:
+    text = array.buffers()[2]
+    if not text.size or np.frombuffer(text, np.uint8).max() < 128:
+        return True
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
@@ -159,14 +181,29 @@ def _past(data: Any, pos: int, end: int, fields: int, is_last: bool, delimiter: 
 
 
 @njit(cache=True, nogil=True)
+def _field_end(data: Any, pos: int, classes: Any, delimiter: int) -> int:
+    """Where a field without quotes ends: a line end is always there."""
+    while pos + BLOCK <= len(data):
+        stops = matches(data, pos, np.uint8(delimiter)) | matches(data, pos, np.uint8(_LF))
+        stops |= matches(data, pos, np.uint8(_CR))
+        if stops:
+            return pos + np.int64(lowest_bit(stops))
+        pos += BLOCK
+    while classes[data[pos]] == _ORDINARY:
+        pos += 1
+    return pos
+
+
+@njit(cache=True, nogil=True)
 def _scan(
     data: Any, pos: int, end: int, kinds: Any, runs: Any, slots: Any, scales: Any, limits: Any, classes: Any,
     delimiter: int, quote: int, values: Any, valid: Any, offsets: Any, chars: Any,
-) -> tuple[int, bool]:  # fmt: skip
-    """Rows read, and whether a text column has a byte past ASCII; -1 rows if the block is declined."""
+) -> int:  # fmt: skip
+    """Rows read; -1 if the block is declined."""
     width = len(kinds)
     row = 0
-    high = np.uint8(0)
+    stride = chars.shape[1]
+    flat = chars.reshape(-1)
     for c in range(width):
         if kinds[c] == _TEXT:
             offsets[slots[c], 0] = 0
@@ -192,26 +229,29 @@ def _scan(
                     while pos < end and data[pos] != quote:
                         pos += 1
                 else:
-                    while classes[data[pos]] == _ORDINARY:
-                        pos += 1
+                    pos = _field_end(data, pos, classes, delimiter)
                 if kind == _TEXT:
+                    size = pos - first
                     at = offsets[slot, row]
-                    for i in range(first, pos):
-                        high |= data[i]
-                        chars[slot, at] = data[i]
-                        at += 1
-                    offsets[slot, row + 1] = at
-                    valid[slot, row] = 1 if quoted or pos > first else 0
+                    to = slot * stride + at
+                    done = 0
+                    if first + WIDE <= len(data):
+                        copy_wide(data, first, flat, to)
+                        done = WIDE
+                    for i in range(done, size):
+                        flat[to + i] = data[first + i]
+                    offsets[slot, row + 1] = at + size
+                    valid[slot, row] = 1 if quoted or size > 0 else 0
             elif kind == _DATE:
                 if classes[data[pos]] == closing and not quoted:
                     valid[slot, row] = 0
                     values[slot, row] = 0
                 else:
                     if pos + 10 >= end or data[pos + 4] != 45 or data[pos + 7] != 45:
-                        return -1, False
+                        return -1
                     for i in (0, 1, 2, 3, 5, 6, 8, 9):
                         if data[pos + i] < 48 or data[pos + i] > 57:
-                            return -1, False
+                            return -1
                     year = (
                         np.int64(data[pos] - 48) * 1000 + np.int64(data[pos + 1] - 48) * 100
                         + np.int64(data[pos + 2] - 48) * 10 + np.int64(data[pos + 3] - 48)
@@ -220,11 +260,11 @@ def _scan(
                     day = np.int64(data[pos + 8] - 48) * 10 + np.int64(data[pos + 9] - 48)
                     if year < 1 or month < 1 or month > 12 or day < 1 or day > 28:
                         if year < 1 or month < 1 or month > 12 or day < 1:
-                            return -1, False
+                            return -1
                         leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
                         last = 30 if month in (4, 6, 9, 11) else (29 if leap else 28) if month == 2 else 31
                         if day > last:
-                            return -1, False
+                            return -1
                     # Days from 1970-01-01: years counted from March, so that the leap day is the last.
                     y = year - 1 if month <= 2 else year
                     era = y // 400
@@ -257,25 +297,25 @@ def _scan(
                             break
                         pos += 1
                     if digits == 0 or fraction == 0:
-                        return -1, False
+                        return -1
                     if kind == _DECIMAL:
                         missing = scales[slot] - max(fraction, 0)
                         if missing < 0 or digits + missing > _DIGITS:
-                            return -1, False
+                            return -1
                         for _ in range(missing):
                             value *= 10
                     elif digits > _DIGITS:
-                        return -1, False
+                        return -1
                     if value > limits[slot]:
-                        return -1, False
+                        return -1
                     values[slot, row] = -value if negative else value
                     valid[slot, row] = 1
             if quoted:
                 if pos >= end or data[pos] != quote:
-                    return -1, False
+                    return -1
                 pos += 1
             if pos >= end or classes[data[pos]] != closing:
-                return -1, False
+                return -1
             pos += 1
         row += 1
-    return row, bool(high >= 128)
+    return row

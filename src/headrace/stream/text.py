@@ -20,7 +20,7 @@ from headrace.errors import DataError
 from headrace.stream.records import Bytes
 from headrace.types import Field, arrow_schema
 
-BLOCK_SIZE = 1 << 20
+BLOCK_SIZE = 2 << 20
 """Bytes parsed at once: measured, larger ones leave the cache and smaller ones pay per call."""
 MAX_RECORD = 1 << 26
 """The longest record accepted. A quote that is never closed would else swallow the file."""

@@ -15,10 +15,13 @@ from numba.np.arrayobj import make_array
 
 BLOCK = 32
 """Bytes that :func:`matches` looks at."""
+WIDE = 32
+"""Bytes that :func:`copy_wide` copies."""
 
 
-def _address(context: Any, builder: Any, signature: Any, args: Any, type: ir.Type) -> Any:
-    start = builder.gep(make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+def _address(context: Any, builder: Any, kind: Any, array: Any, at: Any, type: ir.Type) -> Any:
+    """Where an array of bytes holds a value of this type from ``at`` on."""
+    start = builder.gep(make_array(kind)(context, builder, array).data, [at])
     return builder.bitcast(start, type.as_pointer())
 
 
@@ -27,7 +30,7 @@ def word(context: Any, array: Any, at: Any) -> Any:
     """Eight bytes of an array from anywhere on."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        loaded = builder.load(_address(context, builder, signature, args, ir.IntType(64)))
+        loaded = builder.load(_address(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)))
         loaded.align = 1
         return loaded
 
@@ -39,11 +42,26 @@ def put_word(context: Any, array: Any, at: Any, value: Any) -> Any:
     """Write eight bytes anywhere into an array."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        stored = builder.store(args[2], _address(context, builder, signature, args, ir.IntType(64)))
+        stored = builder.store(args[2], _address(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)))
         stored.align = 1
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.uint64), code
+
+
+@intrinsic
+def copy_wide(context: Any, array: Any, at: Any, into: Any, to: Any) -> Any:
+    """Copy WIDE bytes from anywhere to anywhere."""
+    lanes = ir.VectorType(ir.IntType(8), WIDE)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = builder.load(_address(context, builder, signature.args[0], args[0], args[1], lanes))
+        loaded.align = 1
+        stored = builder.store(loaded, _address(context, builder, signature.args[2], args[2], args[3], lanes))
+        stored.align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, into, types.intp), code
 
 
 @intrinsic
@@ -53,7 +71,7 @@ def matches(context: Any, array: Any, at: Any, byte: Any) -> Any:
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), BLOCK), [0] * BLOCK)
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        loaded = builder.load(_address(context, builder, signature, args, lanes))
+        loaded = builder.load(_address(context, builder, signature.args[0], args[0], args[1], lanes))
         loaded.align = 1
         one = builder.insert_element(ir.Constant(lanes, ir.Undefined), args[2], ir.Constant(ir.IntType(32), 0))
         wanted = builder.shuffle_vector(one, ir.Constant(lanes, ir.Undefined), everywhere)

@@ -127,11 +127,6 @@ class Layout:
         return _whole_pages((_NULLS_AT + len(self.columns)) * 8)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes a tuple takes, long text apart: its slots, and a byte a column that says whether it is NULL."""
-        return sum(kind.width + 1 for kind in self.kinds) + 1
-
-    @property
     def bytes(self) -> int:
         return self._offsets()[-1]
 

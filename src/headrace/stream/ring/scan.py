@@ -51,6 +51,8 @@ class Scan:
         """Who the tuples of the last range come from."""
         names = [f.name for f in ring.layout.columns]
         self._columns = [names.index(c) for c in columns]
+        self.row_bytes = sum(ring.layout.kinds[i].width + 1 for i in self._columns)
+        """Bytes a tuple of these columns takes, long text apart."""
         self.schema = pa.schema(
             [(c, view_type(ring.layout.columns[i])) for c, i in zip(columns, self._columns, strict=True)]
         )

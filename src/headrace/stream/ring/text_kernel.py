@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from headrace.stream.ring.layout import INLINE, NO_MARKS
-from headrace.stream.words import put_word, word
+from headrace.stream.words import WIDE, copy_wide, put_word, word
 
 
 @njit(cache=True, nogil=True)
@@ -24,8 +24,6 @@ def long_bytes(offsets: Any, marks: Any) -> int:
     return total
 
 
-_WIDE = 32
-"""Bytes of long text that are copied without asking how many there are, where as many may be read and written."""
 _LOW = np.array([(1 << 8 * min(size, 8)) - 1 for size in range(INLINE + 1)], np.uint64)
 _HIGH = np.array([(1 << 8 * max(size - 8, 0)) - 1 for size in range(INLINE + 1)], np.uint64)
 """What of sixteen bytes belongs to a text of so many."""
@@ -39,7 +37,7 @@ def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at:
     The buffer is the caller's up to ``end``: bytes after a text are written over by the next one.
     """
     masked = len(marks) > 0
-    safe = len(text) - _WIDE  # from here on, not that many can be read at once
+    safe = len(text) - WIDE  # from here on, not that many can be read at once
     for i in range(len(offsets) - 1):
         start = np.int64(offsets[i])
         size = np.int64(offsets[i + 1]) - start
@@ -60,14 +58,9 @@ def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at:
         else:
             first, second = word(text, start) << np.uint64(32), np.uint64(at) << np.uint64(32)
             done = 0
-            if start <= safe and at + _WIDE <= end:
-                word0, word1 = word(text, start), word(text, start + 8)
-                word2, word3 = word(text, start + 16), word(text, start + 24)
-                put_word(buffer, at, word0)
-                put_word(buffer, at + 8, word1)
-                put_word(buffer, at + 16, word2)
-                put_word(buffer, at + 24, word3)
-                done = _WIDE
+            if start <= safe and at + WIDE <= end:
+                copy_wide(text, start, buffer, at)
+                done = WIDE
             for b in range(done, size - 7, 8):
                 put_word(buffer, at + b, word(text, start + b))
             if done < size:
