@@ -249,12 +249,10 @@ class Samples:
             if kept.most_groups <= settings.sample_groups and kept.most_rows <= room:
                 continue
             source, batches = tx.whole(kept.seen, "__appended")
-            both = kept.total(f"(FROM {source} UNION ALL BY NAME FROM given)")
-            text = (
-                f"SELECT count(*) AS groups, coalesce(sum(least({SEEN}, {kept.sample.size})), 0) AS rows FROM ({both})"
-            )
-            [found] = tx.query(text, __appended=batches, given=counts).to_pylist()
-            kept.most_groups, kept.most_rows = found["groups"], int(found["rows"])
+            all_counts = kept.total(f"(FROM {source} UNION ALL BY NAME FROM given)")
+            totals = f"count(*) AS groups, coalesce(sum(least({SEEN}, {kept.sample.size})), 0)::BIGINT AS rows"
+            [found] = tx.query(f"SELECT {totals} FROM ({all_counts})", __appended=batches, given=counts).to_pylist()
+            kept.most_groups, kept.most_rows = found["groups"], found["rows"]
             if kept.most_groups > settings.sample_groups:
                 raise too_many_groups(kept.name, kept.most_groups, settings.sample_groups)
             if kept.most_rows > room:
