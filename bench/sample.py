@@ -171,9 +171,10 @@ def _taken(spark: SparkSession, file: Path) -> tuple[Timing, Timing, bool]:
     with watch.timed():
         assert len(frame._jdf.javaRDD().takeSample(False, ROWS)) == ROWS
     there = watch.timing
-    context, group = spark.sparkContext, "takeSample"
-    context.setJobGroup(group, group, interruptOnCancel=True)
-    bell = threading.Timer(TAKEN_SECONDS, context.cancelJobGroup, (group,))
+    context, tag = spark.sparkContext, "takeSample"
+    context.addJobTag(tag)
+    context.setInterruptOnCancel(True)
+    bell = threading.Timer(TAKEN_SECONDS, context.cancelJobsWithTag, (tag,))
     bell.start()
     start = time.perf_counter()
     try:
@@ -185,7 +186,8 @@ def _taken(spark: SparkSession, file: Path) -> tuple[Timing, Timing, bool]:
         return there, Timing((TAKEN_SECONDS,)), True
     finally:
         bell.cancel()
-        context.setLocalProperty("spark.jobGroup.id", None)
+        context.removeJobTag(tag)
+        context.setInterruptOnCancel(False)
 
 
 def _in_memory(file: Path) -> pa.Table:

@@ -223,7 +223,7 @@ def stopped(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[DataFrame
             yield batch
             if context.attemptNumber() > 0:
                 again.touch()
-            elif context.partitionId() == 1 and number == 2:  # by now two batches went on from here
+            elif context.partitionId() == 1 and number == 2:
                 waiting.write_text(str(context.taskAttemptId()))
                 for _ in range(3_000):  # a minute, if nobody stops it
                     if again.exists():
@@ -233,6 +233,7 @@ def stopped(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[DataFrame
     def stop() -> None:
         while not done.wait(0.02):
             if waiting.exists() and (task := waiting.read_text()):
+                time.sleep(1)  # until what it gave has gone on to the reservoir
                 spark.sparkContext._jsc.sc().killTaskAttempt(int(task), True, "half-way")
                 return
 
