@@ -165,12 +165,9 @@ def _workers(spark: SparkSession, file: Path, runs: int) -> tuple[dict[int, Timi
 
 
 def _taken(spark: SparkSession, file: Path) -> tuple[Timing, Timing, bool]:
-    """Spark's takeSample, once each: in the JVM, and from Python, where it is stopped after a while."""
+    """Spark's takeSample, once each: in the JVM, after a warm-up; from Python, where it is stopped after a while."""
     frame = spark.read.parquet(str(file))
-    watch = Stopwatch()
-    with watch.timed():
-        assert len(frame._jdf.javaRDD().takeSample(False, ROWS)) == ROWS
-    there = watch.timing
+    there = _timed(1, partial(frame._jdf.javaRDD().takeSample, False, ROWS))
     context, tag = spark.sparkContext, "takeSample"
     context.addJobTag(tag)
     context.setInterruptOnCancel(True)

@@ -211,7 +211,7 @@ def test_a_task_run_again_keeps_the_same_rows(spark: SparkSession) -> None:
 
 @pytest.fixture
 def stopped(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[DataFrame], DataFrame]]:
-    """Gives frames whose last task Spark stops half-way, and runs again."""
+    """Gives frames whose last task Spark stops half-way, when a file "reached" is there, and runs again."""
     waiting, again, done = tmp_path / "waiting", tmp_path / "again", threading.Event()
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -232,8 +232,7 @@ def stopped(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[DataFrame
 
     def stop() -> None:
         while not done.wait(0.02):
-            if waiting.exists() and (task := waiting.read_text()):
-                time.sleep(1)  # until what it gave has gone on to the reservoir
+            if (tmp_path / "reached").exists() and waiting.exists() and (task := waiting.read_text()):
                 spark.sparkContext._jsc.sc().killTaskAttempt(int(task), True, "half-way")
                 return
 
@@ -246,8 +245,30 @@ def stopped(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[DataFrame
 
 
 def test_a_task_stopped_half_way_gives_no_row_twice(
-    spark: SparkSession, stopped: Callable[[DataFrame], DataFrame]
+    spark: SparkSession,
+    stopped: Callable[[DataFrame], DataFrame],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """It is stopped when its reservoir has rows."""
+    keep_local, reached = on_spark._keep_local, tmp_path / "reached"
+
+    def watched(n: int, bound: float, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        mine = context.partitionId() == 1
+
+        def noted() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield batch
+                if mine:
+                    reached.touch()
+
+        return keep_local(n, bound, noted())
+
+    monkeypatch.setattr(on_spark, "_keep_local", watched)
     found = ids(drawn(stopped(spark.range(0, 80_000, 1, 2)), 30_000)[0])
     assert len(found) == len(set(found)) == 30_000
 
@@ -255,6 +276,7 @@ def test_a_task_stopped_half_way_gives_no_row_twice(
 def test_a_task_stopped_half_way_feeds_a_kept_sample_once(
     spark: SparkSession, stopped: Callable[[DataFrame], DataFrame], tmp_path: Path
 ) -> None:
+    (tmp_path / "reached").touch()
     with headrace.connect(tmp_path / "db", spark=spark) as db:
         db.sql("CREATE STREAM s (id BIGINT)")
         db.sql("CREATE SAMPLE every OF s SIZE 90000")
