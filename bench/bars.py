@@ -192,15 +192,17 @@ def sample_bars(result: sample.Samples) -> list[Bar]:
     bars = [at_most(selected, 1e6 * result.selected, SAMPLE_SELECTED_US, " µs")]
     for peer, bar in SAMPLE_SPEED.items():
         if peer in result.parquet:
+            least = " (stopped: at least)" if peer == sample.TAKEN and result.stopped else ""
             speed = result.parquet[peer].median / mine
-            bars.append(at_least(f"sample: from Parquet, speed relative to {peer}", speed, bar, "x"))
+            bars.append(at_least(f"sample: from Parquet, speed relative to {peer}{least}", speed, bar, "x"))
     beyond = (mine - result.job.median) / result.parquet[sample.DUCKDB].median
     what = "sample: from Parquet, time without a Spark job's fixed cost, relative to DuckDB"
     bars.append(at_most(what, beyond, SAMPLE_OF_DUCKDB, "x"))
     arrow = result.arrow[sample.DUCKDB].median / result.arrow[sample.HEADRACE].median
     bars.append(at_least("sample: from Arrow in memory, speed relative to DuckDB", arrow, SAMPLE_ARROW, "x"))
-    one, *_, all_of_them = (timing.median - result.job.median for timing in result.by_workers.values())
-    if len(result.by_workers) > 1:
-        what = f"sample: {max(result.by_workers)} workers on Spark, speed relative to one, without the fixed cost"
-        bars.append(at_least(what, one / all_of_them, SAMPLE_WORKERS, "x"))
+    most = max(result.by_workers)
+    if most > 1:
+        what = f"sample: {most} workers on Spark, speed relative to one, without the fixed cost"
+        speed = result.scan_seconds(1) / result.scan_seconds(most)
+        bars.append(at_least(what, speed, SAMPLE_WORKERS * most / 2, "x"))
     return bars

@@ -21,7 +21,7 @@ from bench.move import Moves
 from bench.plant import PlantResult
 from bench.refresh import NEW_ROWS, Refresh
 from bench.ring import RingResult
-from bench.sample import ROWS, SIZES, WORKERS, Samples
+from bench.sample import ROWS, SIZES, TAKEN, TAKEN_SECONDS, WORKERS, Samples
 from bench.telephone import TICK, Aim
 from bench.views import Views
 from headrace.settings import cores
@@ -357,7 +357,12 @@ def sample_page(result: Samples, picture_: str | None) -> list[str]:
         own = 1e6 * result.shares[n, WORKERS[-1], "fenwick"]
         grid.append([f"{n:,}", *(f"{result.faster(n, p):.2f}" for p in WORKERS), f"{own:.0f}"])
     memory = [[name, f"{1e3 * t.median:.1f}"] for name, t in result.arrow.items()]
-    workers = ", ".join(f"{n}: {t.median:.2f} s" for n, t in result.by_workers.items())
+    workers = [
+        [f"{n}", f"{t.median:.3f}", f"{result.fixed[n].median:.3f}", f"{result.scan_seconds(n):.3f}"]
+        for n, t in result.by_workers.items()
+    ]
+    bounded = f" It was stopped after {TAKEN_SECONDS:.0f} s." if result.stopped else ""
+    taken = f" `rdd.takeSample` reads all rows twice, into Python; it ran once.{bounded}" if TAKEN in timings else ""
     return [
         f"## {ROWS:,} of {result.rows:,} rows of lineitem, all columns",
         "",
@@ -369,8 +374,15 @@ def sample_page(result: Samples, picture_: str | None) -> list[str]:
         "",
         prose(f"""
             Every way gives {ROWS:,} rows, but `df.sample(fraction).limit(n)` only because its fraction is chosen larger
-            than needed, and then not uniformly: the limit takes the first rows. headrace.reservoir with so many workers
-            (tasks): {workers}."""),
+            than needed, and then not uniformly: the limit takes the first rows.{taken}"""),
+        "",
+        "By workers (tasks), seconds, medians:",
+        "",
+        *table(["workers", "the call", "its fixed cost", "the rows alone"], workers),
+        "",
+        prose("""
+            The fixed cost is the same call over a file of the same columns and 1,000 rows: seeing what the frame is, a
+            Spark job, a statement in each task."""),
         "",
         "### From Arrow in memory",
         "",

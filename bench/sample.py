@@ -1,18 +1,20 @@
 """A fixed number of random rows of lineitem, beside Spark and DuckDB; and how shares are best drawn (000 §5.3).
 
-All columns of all systems' rows come to this process as Arrow (Spark's ``takeSample`` as rows). ``df.sample`` does
-not give a fixed number of rows: its fraction is chosen so that ``limit`` has enough, and the limit takes the first
-of them, so its rows are not uniform either. It is shown for its speed.
+All columns of all systems' rows come to this process as Arrow (Spark's ``takeSample`` gives rows; in Scala they stay in
+the JVM). ``df.sample`` does not give a fixed number of rows: its fraction is chosen so that ``limit`` has enough, and
+the limit takes the first of them, so its rows are not uniform either. It is shown for its speed.
 """
 
 from __future__ import annotations
 
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import numpy as np
@@ -31,6 +33,8 @@ from headrace.settings import cores
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Key = TypeVar("Key", bound=Hashable)
+
 ROWS = 1_000
 """Rows drawn, where nothing else is said."""
 MANY = 10_000
@@ -38,13 +42,16 @@ BATCH = 65_536
 GENERATED = 1_000_000_000
 SIZES = (1, 10, 50, 100, 500, 750, 1_000, 2_000, 10_000)
 WORKERS = (1, 4, 16, 64, 256, 1_024)
-HEADRACE, SORTED, FRACTION, TAKEN, DUCKDB = (
+HEADRACE, SORTED, FRACTION, TAKEN, TAKEN_THERE, DUCKDB = (
     "headrace.reservoir",
     "orderBy(rand()).limit",
     "df.sample.limit (not uniform)",
     "rdd.takeSample",
+    "rdd.takeSample in Scala (rows stay in the JVM)",
     "DuckDB reservoir",
 )
+TAKEN_SECONDS = 240.0
+"""After so long rdd.takeSample is stopped: it has taken at least that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,10 @@ class Samples:
     job: Timing
     """A Spark job whose tasks do nothing."""
     by_workers: dict[int, Timing]
+    fixed: dict[int, Timing]
+    """The same calls over a file of the same columns with hardly a row: what does not depend on the rows."""
+    stopped: bool
+    """Whether rdd.takeSample was not waited for: its time is then a bound."""
     arrow: dict[str, Timing]
     selected: float
     """For each row selected, by one thread over batches in memory."""
@@ -63,6 +74,10 @@ class Samples:
     """Rows a second by one thread, where they are integers nobody looks at."""
     shares: dict[tuple[int, int, str], float]
     """By rows drawn, workers and method."""
+
+    def scan_seconds(self, workers: int) -> float:
+        """What so many workers take for the rows alone."""
+        return self.by_workers[workers].median - self.fixed[workers].median
 
     def faster(self, size: int, workers: int) -> float:
         """How many times as fast the Fenwick tree is."""
@@ -72,11 +87,13 @@ class Samples:
 def run(spark: SparkSession, file: Path, runs: int, slow: bool, note: Note) -> Samples:
     """Measure all of it over one Parquet file; ``slow`` has Spark's takeSample take part, once."""
     note("sample: from Parquet")
-    parquet = _parquet(spark, file, runs, slow)
+    parquet = _parquet(spark, file, runs)
     note("sample: workers")
-    frame = spark.read.parquet(str(file))
-    by_workers = {n: _timed(runs, partial(drawn, frame, ROWS, workers=n)) for n in (1, cores())}
-    job = _timed(runs, lambda: run_each(spark, cores(), lambda indexes: ((i, "", "", b"") for i in indexes)))
+    by_workers, fixed, job = _workers(spark, file, runs)
+    stopped = False
+    if slow:
+        note("sample: rdd.takeSample")
+        parquet[TAKEN_THERE], parquet[TAKEN], stopped = _taken(spark, file)
     note("sample: from Arrow in memory")
     table = _in_memory(file)
     arrow = {HEADRACE: _timed(runs, lambda: _reservoir(table, ROWS)), DUCKDB: _timed(runs, lambda: _duck(table))}
@@ -84,48 +101,90 @@ def run(spark: SparkSession, file: Path, runs: int, slow: bool, note: Note) -> S
     generated = GENERATED / _timed(runs, _generate).median
     note("sample: shares")
     grid = {(n, p, m): _share_seconds(n, p, m) for n in SIZES for p in WORKERS for m in ("fenwick", "hypergeometric")}
-    return Samples(table.num_rows, parquet, job, by_workers, arrow, float(selected), generated, grid)
+    return Samples(table.num_rows, parquet, job, by_workers, fixed, stopped, arrow, float(selected), generated, grid)
 
 
 def _timed(runs: int, work: Callable[[], Any]) -> Timing:
     """Its runs after a first that is not counted."""
-    work()
-    watch = Stopwatch()
-    for _ in range(runs):
-        with watch.timed():
-            work()
-    return watch.timing
+    return _in_turns(runs, {"": work})[""]
 
 
-def _parquet(spark: SparkSession, file: Path, runs: int, slow: bool) -> dict[str, Timing]:
+def _in_turns(runs: int, ways: Mapping[Key, Callable[[], Any]]) -> dict[Key, Timing]:
+    """The runs of several, one after the other; their first is not counted."""
+    watches = {name: Stopwatch() for name in ways}
+    for turn in range(runs + 1):
+        for name, way in ways.items():
+            if turn == 0:
+                way()
+                continue
+            with watches[name].timed():
+                way()
+    return {name: watch.timing for name, watch in watches.items()}
+
+
+def _parquet(spark: SparkSession, file: Path, runs: int) -> dict[str, Timing]:
     from pyspark.sql import functions as f
 
     frame = spark.read.parquet(str(file))
     total = pq.read_metadata(file).num_rows
     connection = duckdb.connect(config={"threads": cores()})
     text = f"SELECT * FROM '{file}' USING SAMPLE reservoir({ROWS} ROWS)"
-    ways: dict[str, Callable[[], Any]] = {
+    ways: dict[str, Callable[[], pa.Table]] = {
         HEADRACE: lambda: drawn(frame, ROWS)[0],
         SORTED: lambda: frame.orderBy(f.rand()).limit(ROWS).toArrow(),
         FRACTION: lambda: frame.sample(min(1.0, 1.5 * ROWS / total)).limit(ROWS).toArrow(),
         DUCKDB: lambda: connection.sql(text).to_arrow_table(),
     }
-    watches = {name: Stopwatch() for name in ways}
-    for turn in range(runs + 1):  # interleaved, the first not counted
-        for name, way in ways.items():
-            if turn == 0:
-                way()
-                continue
-            with watches[name].timed():
-                found = way()
-            assert found.num_rows == ROWS and found.num_columns == len(frame.columns), name
-    found = {name: watch.timing for name, watch in watches.items()}
-    if slow:
-        start = time.perf_counter()
-        assert len(frame.rdd.takeSample(False, ROWS)) == ROWS
-        found[TAKEN] = Timing((time.perf_counter() - start,))
+
+    def checked(name: str) -> None:
+        found = ways[name]()
+        assert found.num_rows == ROWS and found.num_columns == len(frame.columns), name
+
+    timings = _in_turns(runs, {name: partial(checked, name) for name in ways})
     connection.close()
-    return found
+    return timings
+
+
+def _workers(spark: SparkSession, file: Path, runs: int) -> tuple[dict[int, Timing], dict[int, Timing], Timing]:
+    """One worker and all of them: over the file, over one with a group of rows for each, and with nothing to do."""
+    frame = spark.read.parquet(str(file))
+    counts = (1, cores())
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        small = Path(folder) / "small.parquet"
+        first = pa.Table.from_batches([next(pq.ParquetFile(file).iter_batches(ROWS))])
+        pq.write_table(first, small, row_group_size=ROWS // cores())
+        few = spark.read.parquet(str(small))
+        ways: dict[tuple[str, int], Callable[[], Any]] = {}
+        for n in counts:
+            ways["file", n] = partial(drawn, frame, ROWS, workers=n)
+            ways["few", n] = partial(drawn, few, ROWS // 2, workers=n)
+        ways["job", 0] = lambda: run_each(spark, cores(), lambda indexes: ((i, "", "", b"") for i in indexes))
+        found = _in_turns(2 * runs, ways)
+    by = {what: {n: found[what, n] for n in counts} for what in ("file", "few")}
+    return by["file"], by["few"], found["job", 0]
+
+
+def _taken(spark: SparkSession, file: Path) -> tuple[Timing, Timing, bool]:
+    """Spark's takeSample, once each: in the JVM, after a warm-up; from Python, where it is stopped after a while."""
+    frame = spark.read.parquet(str(file))
+    there = _timed(1, partial(frame._jdf.javaRDD().takeSample, False, ROWS))
+    context, tag = spark.sparkContext, "takeSample"
+    context.addJobTag(tag)
+    context.setInterruptOnCancel(True)
+    bell = threading.Timer(TAKEN_SECONDS, context.cancelJobsWithTag, (tag,))
+    bell.start()
+    start = time.perf_counter()
+    try:
+        assert len(frame.rdd.takeSample(False, ROWS)) == ROWS
+        return there, Timing((time.perf_counter() - start,)), False
+    except Exception:
+        if time.perf_counter() - start < TAKEN_SECONDS:
+            raise
+        return there, Timing((TAKEN_SECONDS,)), True
+    finally:
+        bell.cancel()
+        context.removeJobTag(tag)
+        context.setInterruptOnCancel(False)
 
 
 def _in_memory(file: Path) -> pa.Table:

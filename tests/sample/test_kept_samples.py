@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -153,7 +154,7 @@ def test_a_seed_draws_the_same_of_the_same_inserts(tmp_path: Path) -> None:
         with headrace.connect(tmp_path / folder) as db:
             db.sql("CREATE STREAM posts (id INT, region STRING, score INT)")
             db.sql("CREATE SAMPLE recent OF posts SIZE 10 SEED 5")
-            db.sql("CREATE SAMPLE other OF posts SIZE 10 SEED 6")
+            db.sql("CREATE SAMPLE other OF posts SIZE 10 SEED -6")
             for start in range(0, 400, 100):
                 db.insert("posts", posts(start, start + 100))
             found.append(ids(db))
@@ -293,6 +294,7 @@ def test_it_says_what_it_is(db: Database) -> None:
         ("CREATE SAMPLE z OF posts SIZE 3 WHERE rand() < 0.5", "NONDETERMINISTIC_VIEW"),
         ("CREATE SAMPLE z OF posts SIZE 3 GROUP BY country", "UNRESOLVED_COLUMN"),
         ("CREATE SAMPLE z OF posts SIZE 3 GROUP BY", "PARSE_SYNTAX_ERROR"),
+        ("CREATE SAMPLE z OF odd SIZE 3", "SAMPLE_RESERVED_COLUMN"),
         ("INSERT INTO recent VALUES (1, 'a', 2)", "CANNOT_INSERT_INTO_SAMPLE"),
         ("DROP VIEW recent", "WRONG_RELATION_KIND"),
         (
@@ -303,11 +305,12 @@ def test_it_says_what_it_is(db: Database) -> None:
 )
 def test_what_is_refused(db: Database, text: str, condition: str) -> None:
     db.sql("CREATE TABLE t (id INT)")
+    db.sql("CREATE STREAM odd (id INT, `__Weight` INT)")
     db.sql("CREATE SAMPLE recent OF posts SIZE 5")
     with pytest.raises(HeadraceError) as raised:
         db.sql(text)
     assert raised.value.condition == condition
-    assert sorted(db.catalog.relations) == ["posts", "recent", "t"]
+    assert sorted(db.catalog.relations) == ["odd", "posts", "recent", "t"]
 
 
 def test_positions_are_where_the_user_wrote(db: Database) -> None:
@@ -329,6 +332,22 @@ def test_groups_that_explode_are_refused(tmp_path: Path) -> None:
             db.insert("posts", posts(0, 50))
         db.insert("posts", posts(9, 10))
         assert sorted({row[0] for row in db.sql("SELECT id FROM s")}) == list(range(10))
+
+
+def test_groups_that_do_not_fit_in_memory_are_refused(tmp_path: Path) -> None:
+    """SIZE bounds each group; all of them together are bounded by memory, here of 260 rows."""
+    with headrace.connect(tmp_path / "db", state_memory=260 * 40) as db:
+        db.sql("CREATE STREAM posts (id INT, region STRING, score INT)")
+        db.sql("CREATE SAMPLE s OF posts SIZE 100 GROUP BY score")
+        db.insert("posts", posts(0, 200))
+        for _ in range(3):  # 160 rows of a group that keeps 100
+            db.insert("posts", posts(0, 200).filter(pc.field("score") == 0))
+        assert one(db, "SELECT rows FROM headrace.samples") == {"rows": 260}
+        with pytest.raises(HeadraceError, match=r"SAMPLE_TOO_LARGE.*276 rows.*260 do") as raised:
+            db.insert("posts", posts(0, 20))
+        assert raised.value.hint
+        db.insert("posts", posts(0, 200).filter(pc.field("score") == 0))
+        assert one(db, "SELECT rows, rows_seen FROM headrace.samples") == {"rows": 260, "rows_seen": 360}
 
 
 def test_nested_values_and_nulls_are_kept_whole(db: Database) -> None:

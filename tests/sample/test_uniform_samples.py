@@ -28,11 +28,12 @@ from headrace.sample.skips import NEVER, Skips
 
 Array = np.ndarray[Any, Any]
 METHODS: list[Method] = ["fenwick", "hypergeometric", "ranks"]
+SIZES = [1, 7, 59]
 SPLITS = {
     "even": [15, 15, 15, 15],
     "skewed": [52, 1, 0, 7],
-    "one worker": [60],
-    "a worker with less than its part": [2, 58],
+    "one worker": [300],
+    "a worker with less than its part": [2, 198],
     "many workers": [1, 9, 3, 0, 17, 5, 25],
 }
 
@@ -63,14 +64,32 @@ def drawn(counts: list[int], size: int, seed: int, method: Method) -> Array:
     return merged.rows.column("i").to_numpy()
 
 
-@pytest.mark.parametrize("size", [1, 7, 59])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_row_is_drawn_equally_often(split: str, size: int) -> None:
+    """Each split meets every way to draw shares, with one of the sizes."""
     counts, runs = SPLITS[split], 400
-    method = METHODS[len(split) % 3]
+    method = METHODS[(list(SPLITS).index(split) + SIZES.index(size)) % 3]
     found = inclusions(lambda run: drawn(counts, size, run, method), sum(counts), runs)
     assert is_uniform(found, runs, size)
     assert distance_from_uniform(np.repeat(np.arange(len(found)), found), len(found)) < kolmogorov_limit()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sample_of_samples_is_a_sample(method: Method) -> None:
+    """What was merged is merged again, with a sample that was not: of all rows each is as likely."""
+    runs, size, counts = 400, 6, [20, 4, 16]
+
+    def twice(run: int) -> Array:
+        rng = np.random.default_rng(run)
+        starts = np.cumsum([0, *counts[:-1]])
+        kept = [s + rng.choice(n, min(size, n), replace=False) for s, n in zip(starts, counts, strict=True)]
+        a, b, c = (Sampled(pa.table({"i": rows}), count) for rows, count in zip(kept, counts, strict=True))
+        merged = merge([merge([a, b], size, rng, method), c], size, rng, method)
+        assert merged.seen == 40
+        return merged.rows.column("i").to_numpy()
+
+    assert is_uniform(inclusions(twice, sum(counts), runs), runs, size)
 
 
 @pytest.mark.parametrize("method", METHODS)

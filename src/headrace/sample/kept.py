@@ -26,7 +26,7 @@ from headrace.plan.nodes import Filter, Node, Project, Scan, walk_plan
 from headrace.plan.rules import optimize
 from headrace.runtime import Runtime
 from headrace.sample.feeding import PRIORITY, SEEN, Feed, lowest_sql, rows_schema, seen_schema, seen_sql
-from headrace.sample.limits import check_size, too_many_groups
+from headrace.sample.limits import check_size, natural_seed, row_bytes, too_many_groups, too_many_rows
 from headrace.sql.binder import Binder
 from headrace.sql.estimates import COUNTS
 from headrace.sql.spark_blocks import QueryAnalyzer
@@ -61,6 +61,8 @@ class KeptSample:
     """As of the last merge."""
     most_groups: int = 0
     """No more groups than these are there now."""
+    most_rows: int = 0
+    """Nor more rows, over all groups."""
     queued: int | None = None
     """Rows appended since the last merge, if that is known."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -109,7 +111,7 @@ class KeptSample:
 
     def sampling(self, most_groups: int, since: int) -> Sampling:
         """What the next insert does for it. With a seed, inserts one after the other draw the same each time."""
-        start = (self._entropy,) if self.sample.seed is None else (self.sample.seed, since)
+        start = (self._entropy,) if self.sample.seed is None else (natural_seed(self.sample.seed), since)
         feed = Feed(
             self.rows,
             self.seen,
@@ -148,6 +150,13 @@ def bound(statement: CreateSample, catalog: Catalog, analyzer: QueryAnalyzer) ->
             f"({statement.size} ROWS); CREATE TABLE … AS keeps what was drawn",
         )
     known = {c.name.lower(): c for c in stream.columns}
+    if taken := [c.name for c in COUNTS if c.name in known]:
+        raise SqlError(
+            "SAMPLE_RESERVED_COLUMN",
+            f"{stream.name} has a column {taken[0]}, which a sample has of its own, for estimates",
+            position=statement.of_position,
+            hint="give the stream's column another name",
+        )
     for key, position in zip(statement.keys, statement.key_positions, strict=True):
         if key.lower() not in known:
             raise SqlError(
@@ -228,21 +237,26 @@ class Samples:
         return [kept.sampling(self._runtime.settings.sample_groups, self._opened) for kept in mine]
 
     def admit(self, tx: Transaction, states: Mapping[str, pa.Table]) -> None:
-        """Refuse rows that would give a sample too many groups."""
-        most = self._runtime.settings.sample_groups
+        """Refuse rows that would give a sample too many groups, or more rows of all its groups than fit in memory."""
+        settings = self._runtime.settings
         for kept in list(self._kept.values()):
-            rows = states.get(kept.seen)
-            if rows is None or not kept.keys:
+            counts, rows = states.get(kept.seen), states.get(kept.rows)
+            if counts is None or not kept.keys:
                 continue
-            kept.most_groups += rows.num_rows
-            if kept.most_groups <= most:
+            room = settings.state_memory // row_bytes(kept.types)
+            kept.most_groups += counts.num_rows
+            kept.most_rows += rows.num_rows if rows is not None else 0
+            if kept.most_groups <= settings.sample_groups and kept.most_rows <= room:
                 continue
             source, batches = tx.whole(kept.seen, "__appended")
-            keys = ", ".join(f"k{i}" for i in range(len(kept.keys)))
-            text = f"SELECT count(*) AS n FROM (SELECT DISTINCT {keys} FROM {source} UNION SELECT {keys} FROM given)"
-            kept.most_groups = tx.query(text, __appended=batches, given=rows).column("n")[0].as_py()
-            if kept.most_groups > most:
-                raise too_many_groups(kept.name, kept.most_groups, most)
+            all_counts = kept.total(f"(FROM {source} UNION ALL BY NAME FROM given)")
+            totals = f"count(*) AS groups, coalesce(sum(least({SEEN}, {kept.sample.size})), 0)::BIGINT AS rows"
+            [found] = tx.query(f"SELECT {totals} FROM ({all_counts})", __appended=batches, given=counts).to_pylist()
+            kept.most_groups, kept.most_rows = found["groups"], found["rows"]
+            if kept.most_groups > settings.sample_groups:
+                raise too_many_groups(kept.name, kept.most_groups, settings.sample_groups)
+            if kept.most_rows > room:
+                raise too_many_rows(kept.name, kept.most_rows, kept.types, settings.state_memory)
 
     def after(self, appended: Mapping[str, int]) -> None:
         """Merge where it is due, now that an insert has appended so many rows to these relations."""
@@ -287,11 +301,12 @@ class Samples:
                 return  # dropped meanwhile
             queued = snapshot.queued(kept.rows)[1]
             rows = self._lowest(snapshot, kept)
-            groups = snapshot.rows(kept.seen)
+            groups, most_rows = snapshot.rows(kept.seen), snapshot.rows(kept.rows)
         with kept.lock:
             kept.threshold = min(kept.threshold, _threshold(kept, rows))
             kept.groups = groups
             kept.most_groups = max(kept.most_groups, groups)
+            kept.most_rows = max(kept.most_rows, most_rows)
             kept.queued = queued if kept.queued is None else kept.queued
 
     # Queries

@@ -1,4 +1,4 @@
-"""What a sample may be asked for: at least one row, and no more than fit in memory."""
+"""What a sample may be asked for: at least one row, no more than fit in memory, and a seed that is a number."""
 
 from __future__ import annotations
 
@@ -56,10 +56,32 @@ def check_size(size: Any, types: Iterable[pa.DataType], memory: int, position: P
     return size
 
 
+def natural_seed(seed: Any) -> int:
+    """What a generator starts from: it takes no negative numbers.
+
+    >>> natural_seed(7), natural_seed(-1) == 2**64 - 1
+    (7, True)
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise SqlError("INVALID_SEED", f"the seed is {seed!r}", hint="give a whole number")
+    return seed if seed >= 0 else seed % (1 << 64)
+
+
 def too_many_groups(sample: str, groups: int, most: int) -> DataError:
     """The refusal of rows that would give a sample more groups than it may have."""
     return DataError(
         "SAMPLE_TOO_MANY_GROUPS",
         f"sample {sample} would keep rows of {groups:,} groups, and {most:,} is the limit",
         hint="group by a column with fewer values, or raise the setting sample_groups; nothing was inserted",
+    )
+
+
+def too_many_rows(sample: str, rows: int, types: Iterable[pa.DataType], memory: int) -> DataError:
+    """The refusal of rows that would have a sample keep more than fit in memory, over all its groups."""
+    return DataError(
+        "SAMPLE_TOO_LARGE",
+        f"sample {sample} would keep {rows:,} rows of all its groups, which do not fit in {memory:,} bytes of memory; "
+        f"{memory // row_bytes(types):,} do",
+        hint="keep fewer rows of each group, group by a column with fewer values, or raise the setting state_memory; "
+        "nothing was inserted",
     )

@@ -1,6 +1,7 @@
 """A sample of a Spark DataFrame by 2p + n messages, in one pass over its rows (000 §5.2.1).
 
-Each task keeps a reservoir of its own, and first tells how full it is and the highest priority in it, which says
+There are as many tasks as run at once, however many parts the frame has: each keeps a reservoir of its own, and
+more of those would only be more rows to keep. It first tells how full it is and the highest priority in it, which says
 as much about its part of the input as a count of its rows does (``shares.py:shares_by_threshold``). The shares go
 back, and then the chosen rows come: p and p small messages, and n rows. Between the two steps the reservoirs stay
 where they were made, as a persisted DataFrame: nothing is read twice, and p reservoirs are never in one place. A
@@ -18,28 +19,30 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.engine.failures import from_spark
+from headrace.engine.failures import from_spark, restored
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.session import spark_context
-from headrace.engine.tasks import from_bytes, run_each, task_worker, to_bytes
-from headrace.errors import ExecutionError, HeadraceError
-from headrace.sample.limits import MEMORY_BYTES, check_size
+from headrace.engine.tasks import Found, from_bytes, guarded, run_each, task_worker, to_bytes
+from headrace.errors import DataError, ExecutionError, HeadraceError
+from headrace.sample.limits import MEMORY_BYTES, check_size, natural_seed
 from headrace.sample.parquet_rows import ROW_NUMBER, Stretch, divided, source, stretch_of, take_rows
 from headrace.sample.shares import shares, shares_by_threshold
 from headrace.settings import cores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _HEADER = -1
@@ -84,8 +87,7 @@ def drawn(df: DataFrame, n: int, seed: int | None = None, *, workers: int | None
 
     schema = to_arrow_schema(df.schema, timezone="UTC", prefers_large_types=False)
     check_size(n, schema.types, MEMORY_BYTES)
-    entropy = np.random.SeedSequence(seed).entropy
-    assert isinstance(entropy, int)
+    entropy = secrets.randbits(64) if seed is None else natural_seed(seed)
     try:
         files = _plain_files(df, schema)
         return _of_files(df, schema, files, n, entropy, workers) if files is not None else _of_frame(df, n, entropy)
@@ -93,6 +95,14 @@ def drawn(df: DataFrame, n: int, seed: int | None = None, *, workers: int | None
         raise
     except Exception as error:
         raise from_spark(error) from error
+
+
+def _slots(spark: SparkSession) -> int | None:
+    """How many tasks run at once; None where that is not known, or grows with the tasks there are."""
+    context = spark_context(spark)
+    if context is None or context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return None
+    return max(1, context.defaultParallelism)
 
 
 # Any frame
@@ -103,17 +113,19 @@ def _of_frame(df: DataFrame, n: int, entropy: int) -> tuple[pa.Table, Messages]:
     from pyspark.sql import functions as f
 
     names = [f"c{i}" for i in range(len(df.columns))]
-    thinned = _thinned(df.toDF(*names), _bound(n), entropy)
+    slots = _slots(df.sparkSession)
+    workers = df.coalesce(slots) if slots is not None else df
+    thinned = _thinned(workers.toDF(*names), _bound(n), entropy)
     local = thinned.mapInArrow(partial(_keep_local, n, _bound(n)), _local_schema(df.schema))
     kept = local.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         told = kept.where(f.col("slot") == _HEADER).select("worker", "held", "threshold").toArrow()
-        workers, held, thresholds = (column.to_numpy() for column in told.columns)
+        numbers, held, thresholds = (column.to_numpy() for column in told.columns)
         if np.isnan(thresholds).any():  # all but impossible
             return _of_frame(df, n, entropy + 1)
         given = shares_by_threshold(held, thresholds, n, np.random.default_rng([entropy, 1]))
-        by_worker = np.zeros(max(workers, default=0) + 1, np.int64)
-        by_worker[workers] = given
+        by_worker = np.zeros(max(numbers, default=0) + 1, np.int64)
+        by_worker[numbers] = given
         mine = f.element_at(f.lit(by_worker.tolist()), f.col("worker") + 1)
         chosen = kept.where((f.col("slot") >= 0) & (f.col("slot") < mine)).select(*names).toArrow()
     finally:
@@ -252,27 +264,36 @@ def _of_files(
     df: DataFrame, schema: pa.Schema, files: Sequence[str], n: int, entropy: int, workers: int | None
 ) -> tuple[pa.Table, Messages]:
     spark = df.sparkSession
-    context = spark_context(spark)
-    slots = workers or (max(1, context.defaultParallelism) if context is not None else cores())
-    parts = divided([stretch_of(path) for path in files], slots)
+    parts = divided([stretch_of(path) for path in files], workers or _slots(spark) or cores())
     given = shares([sum(s.rows for s in part) for part in parts], n, np.random.default_rng([entropy, 1])).tolist()
     asked = [(worker, part, share) for worker, (part, share) in enumerate(zip(parts, given, strict=True)) if share]
     items = ", ".join(map(quote_native, df.columns))
 
-    def task(indexes: Any) -> Iterator[tuple[int, str, str, bytes]]:
+    def task(indexes: Iterable[int]) -> Iterator[Found]:
         for index in indexes:
             worker, part, share = asked[index]
-            rows = _draw_share(part, share, items, np.random.default_rng([entropy, 2, worker]))
-            yield index, "rows", "", to_bytes(rows)
+            rng = np.random.default_rng([entropy, 2, worker])
+            yield from guarded(index, partial(_draw_share, part, share, items, rng))
 
     found = run_each(spark, len(asked), task) if asked else []
+    for _, kind, _, payload in found:
+        if kind == "error":
+            raise restored(payload.decode())
     tables = [from_bytes(payload).cast(schema) for *_, payload in found]
     rows = pa.concat_tables([schema.empty_table(), *tables])
     return rows, Messages(len(parts), 0, len(asked), rows.num_rows)
 
 
-def _draw_share(part: Sequence[Stretch], share: int, items: str, rng: np.random.Generator) -> pa.Table:
+def _draw_share(
+    part: Sequence[Stretch], share: int, items: str, rng: np.random.Generator
+) -> Iterator[tuple[str, str, bytes]]:
     """So many random rows of a part of some files."""
     places = np.sort(rng.choice(sum(s.rows for s in part), share, replace=False, shuffle=False))
     with task_worker().cursor() as cursor:
-        return take_rows(cursor, part, places, items)
+        try:
+            yield "rows", "", to_bytes(take_rows(cursor, part, places, items))
+        except duckdb.Error as error:
+            files = ", ".join(sorted({s.path for s in part}))
+            raise DataError(
+                "PARQUET_UNREADABLE", f"cannot read {files} as Parquet: {error}", hint="check that the file is whole"
+            ) from None

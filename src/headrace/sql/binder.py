@@ -238,9 +238,10 @@ class Binder:
 
     def _from(self, tree: exp.Select, ctes: Ctes) -> tuple[Node, Scope]:
         clause = tree.args.get("from_")
-        if clause is None:
+        item = with_sample_of(tree, clause.this if clause is not None else None)
+        if clause is None or item is None:
             return ONE_ROW, Scope()
-        node, source = self._item(with_sample_of(tree, clause.this), ctes)
+        node, source = self._item(item, ctes)
         scope = Scope([source])
         for join in [*(clause.this.args.get("joins") or ()), *(tree.args.get("joins") or ())]:
             node = self._join(node, scope, join, ctes)
@@ -264,7 +265,7 @@ class Binder:
             _only(item, parts, "this clause after a subquery")
             node = renaming(drawn_from(self._query(item.this, self._ctes(item, ctes)), item.args.get("sample")))
         elif isinstance(item, exp.Values):
-            node = renaming(self._values(item))
+            node = renaming(drawn_from(self._values(item), item.args.get("sample")))
         else:
             raise OutsideAlgebra(f"{type(item).__name__} in FROM", position_of(item))
         names = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
