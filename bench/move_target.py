@@ -106,6 +106,7 @@ def main() -> None:
             say(seconds=do(json.loads(line)))
         except Exception as error:  # the next command may fare better
             say(error=f"{type(error).__name__}: {error}")
+    spark.stop()
 
 
 if __name__ == "__main__":
