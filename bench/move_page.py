@@ -69,8 +69,8 @@ def _moves(result: Moves, plots: Mapping[str, str]) -> list[str]:
         prose("""
             Suspended in one process as soon as so many pipelines are finished, what is in flight given up
             (`finish=False`), and resumed in another. Overhead is the time of all three parts against plain Spark's,
-            the query left alone. Starting again means to run all of it elsewhere from the same moment on. (000, Figure
-            6.12)"""),
+            the query left alone. Starting again means to run all of it elsewhere from the same moment on. The first
+            move is the first of both processes, and compiles what moves. (000, Figure 6.12)"""),
         "",
         *table(columns, rows),
         "",
