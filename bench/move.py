@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -170,7 +170,8 @@ class _Bench:
     result: Moves
     say: Note
     answers: dict[str, pa.Table] = field(default_factory=dict)
-    pipelines: dict[str, int] = field(default_factory=dict)
+    stages: dict[str, int] = field(default_factory=dict)
+    """How many pipelines are finished before the answer; adaptive execution does without some."""
     _sessions: dict[tuple[str, float], SparkSession] = field(default_factory=dict)
 
     def session(self, query: Query, scale: float | None = None) -> SparkSession:
@@ -194,7 +195,7 @@ class _Bench:
 
 
 def run(extent: Extent, say: Note) -> Moves:
-    """Measure everything. An answer that differs fails its query: none of its figures is kept."""
+    """Measure everything. An answer that differs is a failure, and has no figure."""
     result = Moves(extent)
     for suite, scale in extent.scales.items():
         say(f"move: {suite} SF {scale:g}")
@@ -215,8 +216,11 @@ def run(extent: Extent, say: Note) -> Moves:
                 with bench.kept(f"vacating {n}"):
                     result.vacated[n] = _vacate(bench, n)
         _states(bench)
+    except KeyboardInterrupt:
+        result.failures.append("the rest: interrupted")
     finally:
-        spark.stop()
+        with suppress(Exception):  # if it has died, that was said where it was needed
+            spark.stop()
     return result
 
 
@@ -224,12 +228,12 @@ def _idle(bench: _Bench) -> None:
     """Plain Spark and headrace.run in turn, nothing suspended; each goes first in every other pair."""
     pair = 0
     for query in bench.extent.queries():
-        label, session = query.label, bench.session(query)
-        plain, ours = Stopwatch(), Stopwatch()
+        label, plain, ours = query.label, Stopwatch(), Stopwatch()
         with bench.kept(label):
+            session = bench.session(query)
             running = headrace.run(session, query.text)  # warm
             answer = running.result().arrow()
-            bench.pipelines[label] = running.progress().total
+            bench.stages[label] = sum(stage.finished for stage in running._planned.stages())
             for _ in range(bench.extent.pairs):
                 for mine in (pair % 2 == 0, pair % 2 == 1):
                     with (ours if mine else plain).timed():
@@ -252,26 +256,25 @@ def _moves(bench: _Bench, other: Target) -> None:
             bench.result.startup[f"{query.label}, its first run there"] = seconds
     for query in bench.settled():
         with bench.kept(f"{query.label}, moved"):
-            bench.result.moves += _moved(bench, other, query)
+            _moved(bench, other, query)
 
 
-def points(pipelines: int, count: int) -> list[int]:
-    """After how many pipelines to move: after each, or ``count`` times, spread evenly.
+def points(stages: int, count: int) -> list[int]:
+    """After how many stages to move: after each, or ``count`` times, spread evenly, the last time after all of them.
 
-    >>> points(4, 4), points(21, 4)
-    ([1, 2, 3], [4, 8, 13, 17])
+    >>> points(3, 4), points(20, 4)
+    ([1, 2, 3], [5, 10, 15, 20])
     """
-    if pipelines - 1 <= count:
-        return list(range(1, pipelines))
-    return [round(pipelines * (i + 1) / (count + 1)) for i in range(count)]
+    if stages <= count:
+        return list(range(1, stages + 1))
+    return [round(stages * (i + 1) / count) for i in range(count)]
 
 
-def _moved(bench: _Bench, other: Target, query: Query) -> list[Move]:
+def _moved(bench: _Bench, other: Target, query: Query) -> None:
     """The query suspended after some of its pipelines, each time from its beginning."""
-    found: list[Move] = []
     reached = 0
     local = bench.result.local(query.label)
-    for wanted in points(bench.pipelines[query.label], bench.extent.points):
+    for wanted in points(bench.stages[query.label], bench.extent.points):
         if wanted <= reached:
             continue  # several pipelines may end at once
         with _folder() as to:
@@ -294,8 +297,7 @@ def _moved(bench: _Bench, other: Target, query: Query) -> list[Move]:
             f"move: {query.label} at {reached} of {total}: {move.state_bytes:,} bytes, {until:.1f} + {suspend:.1f} + "
             f"{seconds:.1f} s, overhead {move.overhead:+.0%}"
         )
-        found.append(move)
-    return found
+        bench.result.moves.append(move)
 
 
 def _until(running: RunningQuery, wanted: int) -> bool:
@@ -335,7 +337,7 @@ def _vacate(bench: _Bench, n: int) -> Vacated:
         chosen = [queries[i % len(queries)] for i in range(n)]
         running = [headrace.run(bench.session(query), query.text) for query in chosen]
         for query, each in zip(chosen, running, strict=True):
-            _until(each, max(1, bench.pipelines[query.label] // 3))
+            _until(each, max(1, bench.stages[query.label] // 3))
 
         def leave(numbered: tuple[int, RunningQuery]) -> Ticket | None:
             try:
