@@ -11,10 +11,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -283,10 +284,9 @@ def _moved(bench: _Bench, other: Target, query: Query) -> None:
             if not _until(running, wanted):
                 break
             until = time.perf_counter() - began
-            try:
-                ticket = running.suspend(str(to / "ticket"), finish=False)
-            except HeadraceError:
-                break  # it has finished meanwhile
+            ticket = _unless_finished(partial(running.suspend, str(to / "ticket"), finish=False))
+            if ticket is None:
+                break
             suspend = time.perf_counter() - began - until
             scale = bench.extent.scales[query.suite]
             seconds, answer = other.resume(query.suite, scale, ticket.address, to / "answer")
@@ -306,7 +306,18 @@ def _until(running: RunningQuery, wanted: int) -> bool:
         if running.progress().finished >= wanted:
             return running.status == "running"
         time.sleep(_POLL_SECONDS)
+    running.result()  # if it has failed, so has this
     return False
+
+
+def _unless_finished(leave: Callable[[], Ticket]) -> Ticket | None:
+    """The ticket, or None if the query was faster."""
+    try:
+        return leave()
+    except HeadraceError as error:
+        if error.condition != "QUERY_FINISHED":
+            raise
+        return None
 
 
 def _every_stage(bench: _Bench) -> None:
@@ -318,11 +329,11 @@ def _every_stage(bench: _Bench) -> None:
             running = headrace.run(bench.session(query), query.text)
             wanted = 1
             while _until(running, wanted):
-                try:
-                    tickets.append(running.snapshot(str(to / str(wanted))))
-                except HeadraceError:
-                    break  # it has finished meanwhile
-                wanted = tickets[-1].progress[0] + 1
+                ticket = _unless_finished(partial(running.snapshot, str(to / str(wanted))))
+                if ticket is None:
+                    break
+                tickets.append(ticket)
+                wanted = ticket.progress[0] + 1
             running.result()
             overhead = (time.perf_counter() - began) / bench.result.local(query.label) - 1
             found = EveryStage(overhead, len(tickets), sum(ticket.bytes for ticket in tickets))
@@ -340,10 +351,8 @@ def _vacate(bench: _Bench, n: int) -> Vacated:
             _until(each, max(1, bench.stages[query.label] // 3))
 
         def leave(numbered: tuple[int, RunningQuery]) -> Ticket | None:
-            try:
-                return numbered[1].suspend(str(to / str(numbered[0])), finish=False)
-            except HeadraceError:
-                return None  # it was faster
+            number, each = numbered
+            return _unless_finished(partial(each.suspend, str(to / str(number)), finish=False))
 
         began = time.perf_counter()
         tickets = [ticket for ticket in pool.map(leave, enumerate(running)) if ticket is not None]
