@@ -1,45 +1,81 @@
-"""Moving running queries (004 §6): what it costs when it is not used, when it is, and against starting again.
+"""Moving running queries (004 §5, 000 §6.4): what it costs when it is not used, when it is, and against starting again.
 
-TPC-H from Parquet. A query is suspended in this process each time one more of its pipelines is finished, and resumed in
-a second Spark process on the same cores; Spark's start-up is left out on both sides. Every answer is compared with the
-one of the query that was not moved.
+TPC-H and TPC-DS from Parquet. A query is suspended in this process when so many of its pipelines are finished, and
+resumed in a second Spark process on the same cores. Starting Spark is left out on both sides, and so is a query's first
+run, which compiles what later runs find; both are shown apart. Every answer is compared with that of the query left
+alone. What was measured is kept if something later fails.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 import headrace
-from bench.measure import Note, Stopwatch
+from bench.measure import Note, Stopwatch, check_equal
+from bench.move_queries import SUITES, Query, start_spark
+from bench.move_target import Target, target
+from bench.peers.spark import java_version
 from headrace.errors import HeadraceError
 from headrace.move import states
-from headrace.settings import cores
+from headrace.move.plan import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.move import RunningQuery
+    from headrace.move import RunningQuery, Ticket
 
-ROOT = Path(__file__).resolve().parent.parent
-TABLES = ("lineitem", "orders", "customer", "supplier", "part", "partsupp", "nation", "region")
-CHOSEN = ("q5", "q9", "q13", "q16", "q18", "q21")
-"""Long queries of many stages."""
-_QUERIES = (ROOT / "tests" / "tpch.sql", ROOT / "tests" / "move" / "moved.sql")
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured: queries and scale by suite."""
+
+    chosen: Mapping[str, tuple[str, ...]]
+    scales: Mapping[str, float]
+    pairs: int = 3
+    points: int = 4
+    """Moves of a query, spread over its pipelines."""
+    parallel: tuple[int, ...] = (1, 2, 4)
+    states_scale: float = 1.0
+    states_of: Mapping[str, tuple[str, ...]] | None = None
+    """The queries whose states are measured; all of them if None."""
+
+    def queries(self) -> list[Query]:
+        return [SUITES[suite].query(name) for suite, names in self.chosen.items() for name in names]
+
+    def measured(self) -> list[Query]:
+        """The queries whose states are measured."""
+        if self.states_of is None:
+            return [query for suite in SUITES.values() for query in suite.queries().values()]
+        return [SUITES[suite].query(name) for suite, names in self.states_of.items() for name in names]
+
+
+WHOLE = Extent(
+    {"TPC-H": ("q9", "q18", "q21"), "TPC-DS": ("q23a", "q78")},
+    {"TPC-H": 5.0, "TPC-DS": 3.0},
+)
+"""Long queries of many stages, each at least 20 s on two cores."""
+QUICK = Extent(
+    {"TPC-H": ("q18",), "TPC-DS": ("q65",)},
+    {"TPC-H": 0.1, "TPC-DS": 0.1},
+    pairs=2,
+    points=2,
+    parallel=(1, 2),
+    states_scale=0.1,
+    states_of={"TPC-H": ("q5", "q18"), "TPC-DS": ("q65", "q67")},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,240 +102,312 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What a query would take with it at some point: the needed stages, and all finished ones."""
+class EveryStage:
+    """A query that leaves a ticket whenever a pipeline is finished, and goes on."""
 
-    query: str
-    progress: float
-    needed: int
-    all_finished: int
+    overhead: float
+    """Relative to the query left alone."""
+    tickets: int
+    state_bytes: int
+    """Of all tickets together."""
 
 
 @dataclass(frozen=True, slots=True)
+class Vacated:
+    """Queries that ran side by side and were suspended together."""
+
+    seconds: float
+    suspended: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a query would take with it at some point: how many stages, and their bytes."""
+
+    suite: str
+    query: str
+    progress: float
+    stages: int
+    bytes: int
+
+
+@dataclass(slots=True)
 class Moves:
-    """Everything measured."""
+    """Everything measured so far."""
 
-    scale: float
-    plain: dict[str, Stopwatch]
-    ours: dict[str, Stopwatch]
-    moves: list[Move]
-    every_stage: dict[str, float]
-    """Overhead of extracting at every stage."""
-    vacated: dict[int, float]
-    states: list[State]
-    states_scale: float
+    extent: Extent
+    startup: dict[str, float] = field(default_factory=dict)
+    """Seconds to start Spark, by side, and of a query's first run in the second process, by query."""
+    java: str | None = None
+    plain: dict[str, Stopwatch] = field(default_factory=dict)
+    ours: dict[str, Stopwatch] = field(default_factory=dict)
+    moves: list[Move] = field(default_factory=list)
+    every_stage: dict[str, EveryStage] = field(default_factory=dict)
+    vacated: dict[int, Vacated] = field(default_factory=dict)
+    states: list[State] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """What could not be measured, and why."""
 
+    def local(self, query: str) -> float:
+        """Seconds of the query left alone."""
+        return self.plain[query].timing.median
 
-def queries() -> dict[str, str]:
-    """TPC-H's queries, by name."""
-    case = re.compile(r"^-- (q\d+)\n([^;]*);", re.MULTILINE)
-    return {name: text for file in _QUERIES for name, text in case.findall(file.read_text(encoding="utf-8"))}
-
-
-def start_spark() -> SparkSession:
-    from headrace.engine.session import start_spark
-
-    return start_spark({"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": str(4 * cores())})
-
-
-def data(scale: float) -> Path:
-    """The tables under ``data/``, made when first asked for."""
-    folder = ROOT / "data" / f"tpch-sf{scale:g}" / "whole"
-    if not folder.exists():
-        part = folder.with_name("whole.unfinished")
-        tool = Path(sys.executable).with_name("tpchgen-cli")
-        subprocess.run(
-            [str(tool), "parquet", "-s", f"{scale:g}", f"--output-dir={part}"], check=True, capture_output=True
-        )
-        part.rename(folder)
-    return folder
+    def pairs(self) -> list[float]:
+        """Of each pair of runs with nothing suspended: headrace.run's time relative to plain Spark's."""
+        return [
+            mine / theirs
+            for name in self.plain
+            for theirs, mine in zip(self.plain[name].seconds, self.ours[name].seconds, strict=True)
+        ]
 
 
-def script(name: str, folder: Path) -> str:
-    views = "".join(
-        f"CREATE OR REPLACE TEMPORARY VIEW {t} USING parquet OPTIONS (path '{folder}/{t}.parquet'); " for t in TABLES
-    )
-    return views + queries()[name]
+@dataclass(slots=True)
+class _Bench:
+    """The first process, with a session for each suite."""
 
+    spark: SparkSession
+    extent: Extent
+    result: Moves
+    say: Note
+    answers: dict[str, pa.Table] = field(default_factory=dict)
+    stages: dict[str, int] = field(default_factory=dict)
+    """How many pipelines are finished before the answer; adaptive execution does without some."""
+    _sessions: dict[tuple[str, float], SparkSession] = field(default_factory=dict)
 
-def answer_check(table: pa.Table) -> str:
-    return hashlib.sha256("\n".join(sorted(map(repr, table.to_pylist()))).encode()).hexdigest()
+    def session(self, query: Query, scale: float | None = None) -> SparkSession:
+        key = query.suite, self.extent.scales[query.suite] if scale is None else scale
+        if key not in self._sessions:
+            self._sessions[key] = SUITES[query.suite].session(self.spark, key[1])
+        return self._sessions[key]
 
-
-class Target:
-    """The second process."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.move_target"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        self._read()
-
-    def resume(self, ticket: str) -> tuple[float, str]:
-        assert self._process.stdin is not None
-        print(json.dumps({"ticket": ticket}), file=self._process.stdin, flush=True)
-        found = self._read()
-        return float(found["seconds"]), str(found["check"])
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the process that resumes has died")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-
-def run(
-    chosen: Sequence[str], scale: float, states_of: Sequence[str], states_scale: float, runs: int, say: Note
-) -> Moves:
-    """Measure everything; an answer that differs is an error."""
-    folder = data(scale)
-    spark = start_spark()
-    try:
-        plain, ours, checks = _idle(spark, chosen, folder, runs, say)
-        local = {name: ours[name].timing.median for name in chosen}
-        with _tickets() as to, _target() as target:
-            moves = [
-                move
-                for name in chosen
-                for move in _moved(spark, target, name, folder, to, local[name], checks[name], say)
-            ]
-        every = {name: _every_stage(spark, name, folder, local[name]) for name in chosen}
-        vacated = {n: _vacate(spark, chosen, folder, n) for n in (1, 2, 4)}
-        sizes = [state for name in states_of or queries() for state in _states(spark, name, data(states_scale))]
-    finally:
-        spark.stop()
-    return Moves(scale, plain, ours, moves, every, vacated, sizes, states_scale)
-
-
-def _idle(
-    spark: SparkSession, chosen: Sequence[str], folder: Path, runs: int, say: Note
-) -> tuple[dict[str, Stopwatch], dict[str, Stopwatch], dict[str, str]]:
-    """Plain Spark and headrace.run in turn, nothing suspended."""
-    plain = {name: Stopwatch() for name in chosen}
-    ours = {name: Stopwatch() for name in chosen}
-    checks: dict[str, str] = {}
-    for name in chosen:
-        text = script(name, folder)
-        *views, query = text.split("; ")
-        for view in views:
-            spark.sql(view)
-        checks[name] = answer_check(spark.sql(query).toArrow())  # warm
-        for i in range(runs):
-            for mine in (i % 2 == 0, i % 2 == 1):
-                with (ours if mine else plain)[name].timed():
-                    table = headrace.run(spark, query).result().arrow() if mine else spark.sql(query).toArrow()
-                assert answer_check(table) == checks[name], name
-        say(f"move: {name}: plain {plain[name].timing.median:.2f} s, headrace.run {ours[name].timing.median:.2f} s")
-    return plain, ours, checks
-
-
-def _moved(
-    spark: SparkSession, target: Target, name: str, folder: Path, to: Path, local: float, check: str, say: Note
-) -> Iterator[Move]:
-    """The query suspended after each of its pipelines."""
-    wanted = 1
-    while True:
-        began = time.perf_counter()
-        running = headrace.run(spark, script(name, folder))
-        now = _until(running, wanted)
-        if now is None:
-            return
-        until = time.perf_counter() - began
+    @contextmanager
+    def kept(self, what: str) -> Iterator[None]:
+        """Whatever fails here leaves the rest standing."""
         try:
-            ticket = running.suspend(str(to / f"{name}-{wanted}"), finish=False)
-        except HeadraceError:
-            return  # it has finished meanwhile
-        suspend = time.perf_counter() - began - until
-        seconds, found = target.resume(ticket.address)
-        assert found == check, f"{name} moved after {now} pipelines has another answer"
-        finished, total = ticket.progress
-        move = Move(name, finished / total, ticket.bytes, local, until, suspend, seconds)
-        say(f"move: {name} at {move.progress:.0%}: {move.state_bytes:,} bytes, overhead {move.overhead:+.0%}")
-        yield move
-        wanted = finished + 1
+            yield
+        except Exception as error:
+            self.result.failures.append(f"{what}: {type(error).__name__}: {error}")
+            self.say(f"move: FAILED: {self.result.failures[-1]}")
+
+    def settled(self) -> list[Query]:
+        """The chosen queries whose time and answer are known."""
+        return [query for query in self.extent.queries() if query.label in self.answers]
 
 
-def _until(running: RunningQuery, wanted: int) -> int | None:
-    """Wait until so many pipelines are finished; None if the query is done first."""
-    while running.status == "running":
-        finished = running.progress().finished
-        if finished >= wanted:
-            return finished
-        time.sleep(0.05)
-    return None
+def run(extent: Extent, say: Note) -> Moves:
+    """Measure everything. An answer that differs is a failure, and has no figure."""
+    result = Moves(extent)
+    for suite, scale in extent.scales.items():
+        say(f"move: {suite} SF {scale:g}")
+        SUITES[suite].data(scale)
+    began = time.perf_counter()
+    spark = start_spark()
+    result.startup["Spark, where a query is suspended"] = time.perf_counter() - began
+    bench = _Bench(spark, extent, result, say)
+    try:
+        result.java = java_version(spark)
+        _idle(bench)
+        if bench.settled():
+            with bench.kept("moves"), target() as other:
+                result.startup["Spark, where it is resumed"] = other.startup
+                _moves(bench, other)
+            _every_stage(bench)
+            for n in extent.parallel:
+                with bench.kept(f"vacating {n}"):
+                    result.vacated[n] = _vacate(bench, n)
+        _states(bench)
+    except KeyboardInterrupt:
+        result.failures.append("the rest: interrupted")
+    finally:
+        with suppress(Exception):  # if it has died, that was said where it was needed
+            spark.stop()
+    return result
 
 
-def _every_stage(spark: SparkSession, name: str, folder: Path, local: float) -> float:
-    """Overhead of a snapshot after each pipeline: what full separation costs (004 Figures 13 and 14)."""
-    with _tickets() as to:
-        began = time.perf_counter()
-        running = headrace.run(spark, script(name, folder))
-        wanted = 1
-        while (now := _until(running, wanted)) is not None:
-            try:
-                running.snapshot(str(to / str(wanted)))
-            except HeadraceError:
+def _idle(bench: _Bench) -> None:
+    """Plain Spark and headrace.run in turn, nothing suspended; each goes first in every other pair."""
+    pair = 0
+    for query in bench.extent.queries():
+        label, plain, ours = query.label, Stopwatch(), Stopwatch()
+        with bench.kept(label):
+            session = bench.session(query)
+            running = headrace.run(session, query.text)  # warm
+            answer = running.result().arrow()
+            bench.stages[label] = sum(stage.finished for stage in running._planned.stages())
+            for _ in range(bench.extent.pairs):
+                for mine in (pair % 2 == 0, pair % 2 == 1):
+                    with (ours if mine else plain).timed():
+                        table = (
+                            headrace.run(session, query.text).result().arrow()
+                            if mine
+                            else session.sql(query.text).toArrow()
+                        )
+                    check_equal(label, [("first run", answer), ("headrace.run" if mine else "Spark", table)])
+                pair += 1
+                bench.say(f"move: {label}: plain {plain.seconds[-1]:.2f} s, headrace.run {ours.seconds[-1]:.2f} s")
+            bench.result.plain[label], bench.result.ours[label] = plain, ours
+            bench.answers[label] = answer
+
+
+def _moves(bench: _Bench, other: Target) -> None:
+    for query in bench.settled():
+        with bench.kept(f"{query.label}, first run elsewhere"):
+            seconds = other.warm(query.suite, bench.extent.scales[query.suite], query.text)
+            bench.result.startup[f"{query.label}, its first run there"] = seconds
+    for query in bench.settled():
+        with bench.kept(f"{query.label}, moved"):
+            _moved(bench, other, query)
+
+
+def points(stages: int, count: int) -> list[int]:
+    """After how many stages to move: after each, or ``count`` times, spread evenly, the last time after all of them.
+
+    >>> points(3, 4), points(20, 4)
+    ([1, 2, 3], [5, 10, 15, 20])
+    """
+    if stages <= count:
+        return list(range(1, stages + 1))
+    return [round(stages * (i + 1) / count) for i in range(count)]
+
+
+def _moved(bench: _Bench, other: Target, query: Query) -> None:
+    """The query suspended after some of its pipelines, each time from its beginning."""
+    reached = 0
+    local = bench.result.local(query.label)
+    for wanted in points(bench.stages[query.label], bench.extent.points):
+        if wanted <= reached:
+            continue  # several pipelines may end at once
+        with _folder() as to:
+            began = time.perf_counter()
+            running = headrace.run(bench.session(query), query.text)
+            if not _until(running, wanted):
                 break
-            wanted = now + 1
-        running.result()
-        return (time.perf_counter() - began) / local - 1
+            until = time.perf_counter() - began
+            ticket = _unless_finished(partial(running.suspend, str(to / "ticket"), finish=False))
+            if ticket is None:
+                break
+            suspend = time.perf_counter() - began - until
+            scale = bench.extent.scales[query.suite]
+            seconds, answer = other.resume(query.suite, scale, ticket.address, to / "answer")
+        reached, total = ticket.progress
+        check_equal(query.label, [("not moved", bench.answers[query.label]), (f"moved after {reached}", answer)])
+        move = Move(query.label, reached / total, ticket.bytes, local, until, suspend, seconds)
+        bench.say(
+            f"move: {query.label} at {reached} of {total}: {move.state_bytes:,} bytes, {until:.1f} + {suspend:.1f} + "
+            f"{seconds:.1f} s, overhead {move.overhead:+.0%}"
+        )
+        bench.result.moves.append(move)
 
 
-def _vacate(spark: SparkSession, chosen: Sequence[str], folder: Path, n: int) -> float:
-    """Seconds to suspend ``n`` queries that run side by side."""
-    with _tickets() as to:
-        running = [headrace.run(spark, script(chosen[i % len(chosen)], folder)) for i in range(n)]
-        for each in running:
-            _until(each, 1)
+def _until(running: RunningQuery, wanted: int) -> bool:
+    """Wait until so many pipelines are finished; False if the query is done first."""
+    while running.status == "running":
+        if running.progress().finished >= wanted:
+            return running.status == "running"
+        time.sleep(_POLL_SECONDS)
+    running.result()  # if it has failed, so has this
+    return False
 
-        def leave(numbered: tuple[int, RunningQuery]) -> None:
-            with suppress(HeadraceError):  # it may be faster
-                numbered[1].suspend(str(to / str(numbered[0])), finish=False)
+
+def _unless_finished(leave: Callable[[], Ticket]) -> Ticket | None:
+    """The ticket, or None if the query was faster."""
+    try:
+        return leave()
+    except HeadraceError as error:
+        if error.condition != "QUERY_FINISHED":
+            raise
+        return None
+
+
+def _every_stage(bench: _Bench) -> None:
+    """A snapshot after each pipeline: what separating state always costs (000 Figures 6.13 and 6.14)."""
+    for query in bench.settled():
+        with bench.kept(f"{query.label}, extracted at every stage"), _folder() as to:
+            tickets: list[Ticket] = []
+            began = time.perf_counter()
+            running = headrace.run(bench.session(query), query.text)
+            wanted = 1
+            while _until(running, wanted):
+                ticket = _unless_finished(partial(running.snapshot, str(to / str(wanted))))
+                if ticket is None:
+                    break
+                tickets.append(ticket)
+                wanted = ticket.progress[0] + 1
+            running.result()
+            overhead = (time.perf_counter() - began) / bench.result.local(query.label) - 1
+            found = EveryStage(overhead, len(tickets), sum(ticket.bytes for ticket in tickets))
+            bench.result.every_stage[query.label] = found
+            bench.say(f"move: {query.label}, {found.tickets} tickets: {found.state_bytes:,} bytes, {overhead:+.0%}")
+
+
+def _vacate(bench: _Bench, n: int) -> Vacated:
+    """Suspend ``n`` queries that run side by side, once each has a third of its pipelines behind it."""
+    queries = bench.settled()
+    with _folder() as to, ThreadPoolExecutor(n) as pool:
+        chosen = [queries[i % len(queries)] for i in range(n)]
+        running = [headrace.run(bench.session(query), query.text) for query in chosen]
+        for query, each in zip(chosen, running, strict=True):
+            _until(each, max(1, bench.stages[query.label] // 3))
+
+        def leave(numbered: tuple[int, RunningQuery]) -> Ticket | None:
+            number, each = numbered
+            return _unless_finished(partial(each.suspend, str(to / str(number)), finish=False))
 
         began = time.perf_counter()
-        with ThreadPoolExecutor(n) as pool:
-            list(pool.map(leave, enumerate(running)))
-        return time.perf_counter() - began
-
-
-def _states(spark: SparkSession, name: str, folder: Path) -> list[State]:
-    """The size of the state after each stage, as Spark measured the stages; nothing is written."""
-    running = headrace.run(spark, script(name, folder))
-    running.result()
-    stages = [stage for stage in running._planned.stages() if stage.finished]
-    sizes = {stage.pipeline: states.size_of(stage)[0] for stage in stages}
-    found, total = [], len(running._planned.depends)
-    for n in range(1, len(stages) + 1):
-        finished = [stage.pipeline for stage in stages[:n]]
-        needed = running._needed(finished)
-        found.append(State(name, n / total, sum(sizes[p] for p in needed), sum(sizes[p] for p in finished)))
+        tickets = [ticket for ticket in pool.map(leave, enumerate(running)) if ticket is not None]
+        found = Vacated(time.perf_counter() - began, len(tickets), sum(ticket.bytes for ticket in tickets))
+    bench.say(f"move: vacated {found.suspended} of {n} in {found.seconds:.2f} s, {found.state_bytes:,} bytes")
     return found
 
 
+def _states(bench: _Bench) -> None:
+    """The size of the state after each stage, as Spark measured the stages; nothing is written."""
+    scale = bench.extent.states_scale
+    for query in bench.extent.measured():
+        with bench.kept(f"{query.label}, states"):
+            began = time.perf_counter()
+            running = headrace.run(bench.session(query, scale), query.text)
+            running.result()
+            seconds = time.perf_counter() - began
+            found = _states_of(query, running)
+            bench.result.states += found
+            largest = max((state.bytes for state in found), default=0)
+            bench.say(f"move: {query.label}: {len(found)} states up to {largest:,} bytes, {seconds:.1f} s")
+
+
+def _states_of(query: Query, running: RunningQuery) -> list[State]:
+    """After each of its pipelines, in the order in which what they read is finished."""
+    planned = running._planned
+    sizes = {stage.pipeline: states.size_of(stage)[0] for stage in planned.stages() if stage.finished}
+    order = [pipeline for pipeline in in_order(planned.depends) if pipeline in sizes]
+    found = []
+    for n in range(1, len(order) + 1):
+        needed = running._needed(order[:n])
+        size = sum(sizes[pipeline] for pipeline in needed)
+        found.append(State(query.suite, query.label, n / len(planned.depends), len(needed), size))
+    return found
+
+
+def in_order(depends: Mapping[Pipeline | None, Collection[Pipeline]]) -> list[Pipeline]:
+    """The pipelines as they become ready: first those that read none, then those that read only these, and so on.
+
+    >>> from headrace.move.plan import Holding
+    >>> a, b, c = (Pipeline(name, Holding.ROWS) for name in "abc")
+    >>> in_order({None: {c}, c: {a, b}, a: {b}, b: set()}) == [b, a, c]
+    True
+    """
+    found: dict[Pipeline, None] = {}
+    while len(found) < len(depends) - 1:
+        ready = [p for p, reads in depends.items() if p is not None and p not in found and found.keys() >= set(reads)]
+        found |= dict.fromkeys(ready)
+    return list(found)
+
+
 @contextmanager
-def _tickets() -> Iterator[Path]:
+def _folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _target() -> Iterator[Target]:
-    target = Target()
-    try:
-        yield target
-    finally:
-        target.stop()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from bench.measure import Outcome
 from bench.memory import Memory
-from bench.move import Moves
+from bench.move import Moves, State
 from bench.ring import RingResult
 from bench.sample import SIZES, WORKERS, Samples
 from bench.telephone import Aim
@@ -138,42 +140,147 @@ def memory(results: Sequence[Memory], file: Path) -> str:
     return _save(figure, file)
 
 
-def move_states(result: Moves, file: Path) -> str:
-    """How large states are, and how they grow as a query gets on (004 Figures 3 to 6)."""
-    figure, (left, right) = _pair()
-    sizes = sorted(max(state.needed, 1) for state in result.states)
-    left.step(sizes, [(i + 1) / len(sizes) for i in range(len(sizes))], where="post")
-    left.set_xscale("log")
-    left.set_xlabel(f"bytes of a state, TPC-H SF {result.states_scale:g}")
-    left.set_ylabel("share of states")
-    for name in dict.fromkeys(state.query for state in result.states):
-        points = [(state.progress, max(state.needed, 1)) for state in result.states if state.query == name]
-        right.plot([x for x, _ in points], [y for _, y in points], linewidth=0.8, marker=".", markersize=3)
-    right.set_yscale("log")
-    right.set_xlabel("share of pipelines finished")
-    right.set_ylabel("bytes")
-    return _save(figure, file)
+def moves(result: Moves, files: Path) -> dict[str, str]:
+    """A plot of each part that was measured, by name."""
+    made = {}
+    if result.states:
+        made["sizes"] = _move_sizes(result, files / "move-states.svg")
+        made["progress"] = _move_progress(result, files / "move-progress.svg")
+    if result.moves:
+        made["overhead"] = _move_overhead(result, files / "move-overhead.svg")
+    if result.every_stage:
+        made["every"] = _move_every(result, files / "move-every-stage.svg")
+    return made
 
 
-def move_overhead(result: Moves, file: Path) -> str:
-    """Overhead by progress (004 Figure 12), and extracting once against at every stage (Figures 13 and 14)."""
+def _move_sizes(result: Moves, file: Path) -> str:
+    """How large states are, by the stages in them, and their mean and sum in each query (004 Figures 3 and 4)."""
     figure, (left, right) = _pair()
-    for name in result.every_stage:
-        points = [(move.progress, 100 * move.overhead) for move in result.moves if move.query == name]
-        left.plot([x for x, _ in points], [y for _, y in points], marker="o", markersize=3, label=name)
-    left.axhline(0, linestyle=":", color="grey")
-    left.set_xlabel("share of pipelines finished")
-    left.set_ylabel("overhead of moving, %")
-    left.legend(ncols=2)
-    names = list(result.every_stage)
-    once = [_mean([100 * move.overhead for move in result.moves if move.query == name]) for name in names]
-    every = [100 * result.every_stage[name] for name in names]
-    for i, (label, values) in enumerate((("on demand", once), ("at every stage", every))):
-        right.bar([x - 0.2 + 0.4 * i for x in range(len(names))], values, 0.38, label=label)
-    right.set_xticks(range(len(names)), names)
-    right.set_ylabel("overhead, %")
+    top = max(state.bytes for state in result.states)
+    edges = [0.0, *(10.0**n for n in range(3, math.ceil(math.log10(max(top, 10_000))) + 1))]
+    kinds = {"1 stage": (1, 1), "2": (2, 2), "3 or 4": (3, 4), "5 or more": (5, math.inf)}
+    counts = {
+        kind: [
+            sum(lowest <= s.stages <= most and low <= s.bytes < high for s in result.states)
+            for low, high in pairwise(edges)
+        ]
+        for kind, (lowest, most) in kinds.items()
+    }
+    below = [0] * (len(edges) - 1)
+    for kind, found in counts.items():
+        left.bar(range(len(found)), found, bottom=below, width=0.9, label=kind)
+        below = [a + b for a, b in zip(below, found, strict=True)]
+    left.set_xticks(range(len(below)), [f"< {_bytes(edge)}" for edge in edges[1:]], rotation=45)
+    left.set_ylabel("states")
+    left.legend()
+    per_query: dict[str, list[int]] = {}
+    for state in result.states:
+        per_query.setdefault(state.query, []).append(state.bytes)
+    for label, sizes in (
+        ("mean state", [_mean(found) for found in per_query.values()]),
+        ("sum of states", [float(sum(found)) for found in per_query.values()]),
+    ):
+        ordered = sorted(max(size, 1.0) for size in sizes)
+        right.step(ordered, [(i + 1) / len(ordered) for i in range(len(ordered))], where="post", label=label)
+    right.set_xscale("log")
+    right.set_xlabel("bytes")
+    right.set_ylabel("share of queries")
     right.legend()
     return _save(figure, file)
+
+
+def _move_progress(result: Moves, file: Path) -> str:
+    """How states grow and shrink as a query gets on, in bytes and of the query's largest (004 Figures 5 and 6)."""
+    figure, (left, right) = _pair()
+    largest: dict[str, int] = {}
+    for state in result.states:
+        largest[state.query] = max(largest.get(state.query, 1), state.bytes)
+    tenths: list[list[State]] = [[] for _ in range(10)]
+    for state in result.states:
+        tenths[min(int(10 * state.progress), 9)].append(state)
+    at = [10 * i + 5 for i, states in enumerate(tenths) if states]
+    held = [states for states in tenths if states]
+    left.boxplot(
+        [[max(state.bytes, 1) for state in states] for states in held],
+        positions=at,
+        widths=7,
+        manage_ticks=False,
+        flierprops={"marker": ".", "markersize": 3},
+    )
+    left.set_yscale("log")
+    left.set_ylabel("bytes of a state")
+    shares = [[state.bytes / largest[state.query] for state in states] for states in held]
+    right.plot(at, [_mean(found) for found in shares], marker="o", markersize=3, label="mean")
+    quarters = [sorted(found) for found in shares]
+    right.fill_between(
+        at, [q[len(q) // 4] for q in quarters], [q[3 * len(q) // 4] for q in quarters], alpha=0.2, label="middle half"
+    )
+    right.set_ylim(0, 1.05)
+    right.set_ylabel("of the query's largest state")
+    right.legend()
+    for axes in (left, right):
+        axes.set_xlim(0, 100)
+        axes.set_xlabel("% of pipelines finished")
+    return _save(figure, file)
+
+
+def _move_overhead(result: Moves, file: Path) -> str:
+    """Overhead by progress, and against starting again (000 Figure 6.12)."""
+    figure, (left, right) = _pair()
+    for name in dict.fromkeys(move.query for move in result.moves):
+        own = [move for move in result.moves if move.query == name]
+        at = [100 * move.progress for move in own]
+        left.plot(at, [100 * move.overhead for move in own], marker="o", markersize=3, label=name)
+        right.plot(at, [move.beats_restart for move in own], marker="o", markersize=3, label=name)
+    left.axhline(0, linestyle=":", color="grey")
+    right.axhline(1, linestyle=":", color="grey")
+    left.set_ylabel("overhead of moving, % of local runtime")
+    right.set_ylabel("speed relative to starting again")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    for axes in (left, right):
+        axes.set_xlim(0, 100)
+        axes.set_xlabel("% of pipelines finished")
+    return _save(figure, file)
+
+
+def _move_every(result: Moves, file: Path) -> str:
+    """Extracting on demand against at every stage: time and bytes (000 Figures 6.13 and 6.14)."""
+    figure, (left, right) = _pair()
+    names = [name for name in result.every_stage if any(move.query == name for move in result.moves)]
+    own = {name: [move for move in result.moves if move.query == name] for name in names}
+    series = {
+        "once": (
+            [100 * _mean([m.suspend / m.local for m in own[name]]) for name in names],
+            [_mean([m.state_bytes / 1e6 for m in own[name]]) for name in names],
+        ),
+        "at every stage": (
+            [100 * result.every_stage[name].overhead for name in names],
+            [result.every_stage[name].state_bytes / 1e6 for name in names],
+        ),
+    }
+    for i, (label, values) in enumerate(series.items()):
+        for axes, heights in zip((left, right), values, strict=True):
+            axes.bar([x - 0.2 + 0.4 * i for x in range(len(names))], heights, 0.38, label=label)
+    left.axhline(0, linewidth=0.8, color="grey")
+    left.set_ylabel("overhead, % of local runtime")
+    right.set_ylabel("MB written")
+    right.set_yscale("log")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    for axes in (left, right):
+        axes.set_xticks(range(len(names)), [name.removeprefix("TPC-") for name in names], rotation=30)
+    return _save(figure, file)
+
+
+def _bytes(size: float) -> str:
+    """A power of ten for people.
+
+    >>> _bytes(1e4), _bytes(1e6), _bytes(1e9)
+    ('10 kB', '1 MB', '1 GB')
+    """
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:g} {name}"
+    return f"{size:g} B"
 
 
 def _pair() -> tuple[Any, Any]:

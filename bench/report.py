@@ -17,7 +17,6 @@ from bench import ring
 from bench.bars import FORMAT_NAMES, Bar
 from bench.measure import Outcome, Timing, geometric_mean
 from bench.memory import GROUPS, Memory
-from bench.move import Moves
 from bench.plant import PlantResult
 from bench.refresh import NEW_ROWS, Refresh
 from bench.ring import RingResult
@@ -301,45 +300,6 @@ def memory_section(results: Sequence[Memory], lineitem: Memory, plot: str | None
         *table(["view", "second tenth", "last tenth", "most", "growth"], rows),
         "",
         *picture(plot, "Memory by rows inserted"),
-    ]
-
-
-def move_section(result: Moves, plots: Sequence[str | None]) -> list[str]:
-    idle = [
-        [name, f"{result.plain[name].timing.median:.2f}", f"{result.ours[name].timing.median:.2f}"]
-        for name in result.plain
-    ]
-    moves = [
-        [
-            move.query,
-            f"{move.progress:.0%}",
-            f"{move.state_bytes:,}",
-            f"{move.until:.2f}",
-            f"{move.suspend:.2f}",
-            f"{move.resume:.2f}",
-            f"{100 * move.overhead:+.0f} %",
-            f"{move.beats_restart:.2f}x",
-        ]
-        for move in result.moves
-    ]
-    sizes = sorted(state.needed for state in result.states)
-    shares = f"median {sizes[len(sizes) // 2]:,}, largest {sizes[-1]:,}" if sizes else "none"
-    columns = ["", "finished", "state, bytes", "until, s", "suspend, s", "resume, s", "overhead", "against restart"]
-    return [
-        "## Moving running queries",
-        "",
-        f"TPC-H SF {result.scale:g} from Parquet; each query suspended in one Spark process and resumed in another on"
-        " the same cores, both started before. Seconds, medians, with nothing suspended:",
-        "",
-        *table(["", "plain Spark", "headrace.run"], idle),
-        "",
-        *table(columns, moves),
-        "",
-        "Seconds to vacate queries that run side by side: "
-        + ", ".join(f"{n}: {seconds:.2f}" for n, seconds in result.vacated.items())
-        + f". States of all queries at SF {result.states_scale:g} after each stage, in bytes: {shares}.",
-        "",
-        *(line for plot in plots for line in picture(plot, "Moving queries")),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -294,6 +295,35 @@ def test_a_ticket_is_resumed_by_one_process_at_a_time(
     again = headrace.resume(spark, held)  # nothing of it was used up
     assert again.status == "running" and len(again._planned.scans) == 1
     again.cancel()
+
+
+def test_a_suspend_cut_short_anywhere_leaves_no_ticket(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder as it is before and after each step that writes is what a killed process would leave."""
+    images: list[Path] = []
+
+    def seen(step: Callable[..., Any]) -> Callable[..., Any]:
+        def take() -> None:
+            images.append(tmp_path / f"image{len(images)}")
+            shutil.copytree(tmp_path / "t", images[-1])
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            take()
+            found = step(*arguments, **options)
+            take()
+            return found
+
+        return watched
+
+    monkeypatch.setattr(states, "_write", seen(states._write))
+    monkeypatch.setattr(Folder, "write", seen(Folder.write))
+    ticket = taken(spark, tmp_path / "t")
+    monkeypatch.undo()
+    assert len(images) == 4 and (images[-1] / "state").exists()
+    for image in images:
+        assert refusal(lambda image=image: headrace.resume(spark, str(image))) == "NOT_A_TICKET"  # type: ignore[misc]
+    assert headrace.resume(spark, ticket).result().rows() == TOTALS
 
 
 @pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "soak", reason="starts a Spark of its own to kill it")
