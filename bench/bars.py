@@ -203,7 +203,7 @@ def sample_bars(result: sample.Samples) -> list[Bar]:
     bars.append(at_least("sample: from Arrow in memory, speed relative to DuckDB", arrow, SAMPLE_ARROW, "x"))
     most = max(result.by_workers)
     if most > 1:
-        what = f"sample: {most} workers on Spark, speed relative to one, without the fixed cost"
+        what = f"sample: {most} workers on Spark, speed relative to one, without one's fixed cost"
         speed = result.scan_seconds(1) / result.scan_seconds(most)
         bars.append(at_least(what, speed, SAMPLE_WORKERS * most / 2, "x"))
     return bars

@@ -317,8 +317,13 @@ def sample_page(result: Samples, picture_: str | None) -> list[str]:
         own = 1e6 * result.shares[n, WORKERS[-1], "fenwick"]
         grid.append([f"{n:,}", *(f"{result.faster(n, p):.2f}" for p in WORKERS), f"{own:.0f}"])
     memory = [[name, f"{1e3 * t.median:.1f}"] for name, t in result.arrow.items()]
+    alone = result.by_processes[1].median
     workers = [
-        [f"{n}", f"{t.median:.3f}", f"{result.fixed[n].median:.3f}", f"{result.scan_seconds(n):.3f}"]
+        [
+            f"{n}",
+            *(f"{s:.3f}" for s in (t.median, result.fixed[n].median, result.scan_seconds(n))),
+            f"{result.by_processes[n].median:.3f} ({alone / result.by_processes[n].median:.2f}x)",
+        ]
         for n, t in result.by_workers.items()
     ]
     bounded = f" It was stopped after {TAKEN_SECONDS:.0f} s." if result.stopped else ""
@@ -338,11 +343,12 @@ def sample_page(result: Samples, picture_: str | None) -> list[str]:
         "",
         "By workers (tasks), seconds, medians:",
         "",
-        *table(["workers", "the call", "its fixed cost", "the rows alone"], workers),
+        *table(["workers", "the call", "with hardly a row", "without one's fixed cost", "plain processes"], workers),
         "",
         prose("""
-            The fixed cost is the same call over a file of the same columns and 1,000 rows: seeing what the frame is, a
-            Spark job, a statement in each task."""),
+            A call with hardly a row (1,000 of the same columns) is what is fixed: seeing what the frame is, a Spark
+            job, a statement in each task. One worker's is taken off both; what a second costs to start is not. The last
+            column is the machine's own bound: the same rows, drawn by processes without Spark."""),
         "",
         "### From Arrow in memory",
         "",

@@ -11,8 +11,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,10 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import Note, Stopwatch, Timing
+from headrace.engine.plan_sql import quote_native
 from headrace.engine.tasks import run_each
 from headrace.sample import Reservoir, shares
 from headrace.sample.gathering import plain_schema
-from headrace.sample.on_spark import drawn
+from headrace.sample.on_spark import draw_share, drawn
+from headrace.sample.parquet_rows import divided, stretch_of
 from headrace.sample.shares import Method
 from headrace.sample.skips import Skips
 from headrace.settings import cores
@@ -64,7 +68,9 @@ class Samples:
     """A Spark job whose tasks do nothing."""
     by_workers: dict[int, Timing]
     fixed: dict[int, Timing]
-    """The same calls over a file of the same columns with hardly a row: what does not depend on the rows."""
+    """The same calls over a file of the same columns with hardly a row."""
+    by_processes: dict[int, Timing]
+    """The same rows drawn by so many plain processes, without Spark: what the machine gives."""
     stopped: bool
     """Whether rdd.takeSample was not waited for: its time is then a bound."""
     arrow: dict[str, Timing]
@@ -76,8 +82,11 @@ class Samples:
     """By rows drawn, workers and method."""
 
     def scan_seconds(self, workers: int) -> float:
-        """What so many workers take for the rows alone."""
-        return self.by_workers[workers].median - self.fixed[workers].median
+        """What so many workers take without what one worker pays in any case.
+
+        What a second worker costs to start stays in: subtracted, it would make adding workers look free.
+        """
+        return self.by_workers[workers].median - self.fixed[1].median
 
     def faster(self, size: int, workers: int) -> float:
         """How many times as fast the Fenwick tree is."""
@@ -90,6 +99,7 @@ def run(spark: SparkSession, file: Path, runs: int, slow: bool, note: Note) -> S
     parquet = _parquet(spark, file, runs)
     note("sample: workers")
     by_workers, fixed, job = _workers(spark, file, runs)
+    by_processes = _processes(file, 2 * runs)
     stopped = False
     if slow:
         note("sample: rdd.takeSample")
@@ -101,7 +111,19 @@ def run(spark: SparkSession, file: Path, runs: int, slow: bool, note: Note) -> S
     generated = GENERATED / _timed(runs, _generate).median
     note("sample: shares")
     grid = {(n, p, m): _share_seconds(n, p, m) for n in SIZES for p in WORKERS for m in ("fenwick", "hypergeometric")}
-    return Samples(table.num_rows, parquet, job, by_workers, fixed, stopped, arrow, float(selected), generated, grid)
+    return Samples(
+        table.num_rows,
+        parquet,
+        job,
+        by_workers,
+        fixed,
+        by_processes,
+        stopped,
+        arrow,
+        float(selected),
+        generated,
+        grid,
+    )
 
 
 def _timed(runs: int, work: Callable[[], Any]) -> Timing:
@@ -162,6 +184,23 @@ def _workers(spark: SparkSession, file: Path, runs: int) -> tuple[dict[int, Timi
         found = _in_turns(2 * runs, ways)
     by = {what: {n: found[what, n] for n in counts} for what in ("file", "few")}
     return by["file"], by["few"], found["job", 0]
+
+
+def _processes(file: Path, runs: int) -> dict[int, Timing]:
+    """One process and as many as there are cores, at what a task does."""
+    with ProcessPoolExecutor(cores(), get_context("spawn")) as pool:
+
+        def together(parts: int) -> None:
+            list(pool.map(_part, [file] * parts, range(parts), [parts] * parts))
+
+        together(cores())
+        return _in_turns(runs, {n: partial(together, n) for n in (1, cores())})
+
+
+def _part(file: Path, number: int, parts: int) -> None:
+    part = divided([stretch_of(str(file))], parts)[number]
+    items = ", ".join(map(quote_native, pq.read_schema(file).names))
+    list(draw_share(part, ROWS // parts, items, np.random.default_rng()))
 
 
 def _taken(spark: SparkSession, file: Path) -> tuple[Timing, Timing, bool]:

@@ -273,7 +273,7 @@ def _of_files(
         for index in indexes:
             worker, part, share = asked[index]
             rng = np.random.default_rng([entropy, 2, worker])
-            yield from guarded(index, partial(_draw_share, part, share, items, rng))
+            yield from guarded(index, partial(draw_share, part, share, items, rng))
 
     found = run_each(spark, len(asked), task) if asked else []
     for _, kind, _, payload in found:
@@ -284,7 +284,7 @@ def _of_files(
     return rows, Messages(len(parts), 0, len(asked), rows.num_rows)
 
 
-def _draw_share(
+def draw_share(
     part: Sequence[Stretch], share: int, items: str, rng: np.random.Generator
 ) -> Iterator[tuple[str, str, bytes]]:
     """So many random rows of a part of some files."""
