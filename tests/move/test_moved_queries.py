@@ -59,6 +59,20 @@ def test_differential_tpcds_moved(
     assert (answer == []) == (name in EMPTY_OF_TPCDS)
 
 
+def test_work_above_an_exchange_read_twice_is_found(spark: SparkSession, inputs: dict[str, str]) -> None:
+    """Spark reuses an exchange whatever the order of its filters: what was computed from it is that pipeline's work."""
+    query = """SELECT * FROM
+        (SELECT /*+ BROADCAST(nation) */ n_name, count(*) AS suppliers FROM supplier, nation
+         WHERE s_nationkey = n_nationkey AND n_regionkey < 3 AND n_name > 'B' GROUP BY n_name) JOIN
+        (SELECT /*+ BROADCAST(nation) */ n_name, count(*) AS customers FROM customer, nation
+         WHERE n_name > 'B' AND c_nationkey = n_nationkey AND n_regionkey < 3 GROUP BY n_name) USING (n_name)"""
+    running = headrace.run(spark, _script(query, inputs, "-1"))
+    assert len(running.result()) > 0
+    done = [stage.pipeline for stage in running._planned.stages()]
+    assert len(done) == len(running._planned.depends) - 1 == 3
+    assert len(running._needed(done)) == 2  # the two groupings, and not what they were made from
+
+
 def _script(query: str, views: dict[str, str], threshold: str) -> str:
     needed = " ".join(text for view, text in views.items() if re.search(rf"\b{view}\b", query))
     return f"SET spark.sql.autoBroadcastJoinThreshold = {threshold}; {needed} {query}"

@@ -156,6 +156,7 @@ public class Aid {
         return all.append("]").toString();
       }
       if (o instanceof InternalRow) return o.toString();
+      if (o instanceof And || o instanceof Or) return junction((Expression) o);
       if (o instanceof scala.Product) return product((scala.Product) o);
       String text = String.valueOf(o);
       String type = o.getClass().getName();
@@ -164,15 +165,40 @@ public class Aid {
       return text.matches("(?s).*@[0-9a-f]{4,}.*") ? type : text;
     }
 
+    /** What AND or OR joins, in no order: Spark orders it by ids of the session, and where two parts of a plan differ
+        in nothing else, it runs one of them for both. */
+    private String junction(Expression whole) {
+      ArrayList all = new ArrayList();
+      operands(whole, whole.getClass(), all);
+      Collections.sort(all);
+      return whole.getClass().getSimpleName() + all;
+    }
+
+    private void operands(Object part, Class kind, ArrayList all) {
+      if (part.getClass() != kind) {
+        all.add(of(part));
+        return;
+      }
+      scala.collection.Iterator each = ((Expression) part).children().iterator();
+      while (each.hasNext()) operands(each.next(), kind, all);
+    }
+
     public String product(scala.Product p) {
       StringBuilder all = new StringBuilder(p.productPrefix()).append("(");
       for (int i = 0; i < p.productArity(); i++) {
         Object part = p.productElement(i);
         if (part instanceof SparkPlan) continue;
         if (part instanceof org.apache.spark.sql.catalyst.plans.logical.LogicalPlan) continue;
+        if (p instanceof FileSourceScanExec && filters((FileSourceScanExec) p, part)) {
+          part = ((scala.collection.Iterable) part).toSet();
+        }
         all.append(of(part)).append(";");
       }
       return all.append(")").toString();
+    }
+
+    private boolean filters(FileSourceScanExec scan, Object part) {
+      return part == scan.dataFilters() || part == scan.partitionFilters();
     }
   }
 
