@@ -156,7 +156,7 @@ def test_differential_random_native(drawn: tuple[Case, Schedule], spark: Any, tm
 
 
 @pytest.mark.spark
-@settings(max_examples=examples(4))
+@settings(max_examples=examples(2))
 @given(drawn=cases())
 def test_differential_random_engines(drawn: tuple[Case, Schedule], spark: Any) -> None:
     case, schedule = drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ def _let_go(spark: SparkSession, url: str) -> None:
         jvm.java.sql.DriverManager.getConnection(f"{url};shutdown=true")
 
 
+@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "soak", reason="two processes open a database in turn")
 def test_differential_a_query_over_jdbc_goes_on_elsewhere(spark: SparkSession, elsewhere: Any, tmp_path: Path) -> None:
     url = f"jdbc:derby:{tmp_path}/shop"
     _make(spark, url)

@@ -85,7 +85,7 @@ def _moved(spark: SparkSession, script: str, elsewhere: Any, folder: Path, *, ev
     stages = running._planned.stages()
     expected = table.column_names, _rows(table.to_pylist(), script)
     last = len(stages)
-    for cut in range(1, last + 1) if every_stage else (max(1, last // 3), max(1, 2 * last // 3), last):
+    for cut in range(1, last + 1) if every_stage else sorted({max(1, last // 2), last}):
         ticket = running._write(tickets.new_folder(spark, str(folder / str(cut))), stages[:cut])
         answer = elsewhere.ask("resume", ticket=ticket.address)
         assert "error" not in answer, answer
