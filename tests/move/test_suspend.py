@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +96,30 @@ def test_a_program_with_a_python_function_is_suspended_and_goes_on_elsewhere(
         assert answer["moved"] == 1
     assert refusal(lambda: headrace.resume(spark, ticket)) == "TICKET_USED"
     assert not (tmp_path / "ticket" / "state").exists()
+
+
+@pytest.mark.parametrize("to_files", [False, True])
+def test_a_query_that_has_its_answer_before_it_is_stopped_is_finished(
+    spark: SparkSession, numbers: str, tmp_path: Path, to_files: bool
+) -> None:
+    running = headrace.run(spark, GROUPED, start=False)
+    if to_files:
+        running.to_parquet(str(tmp_path / "out"))
+    conditions: list[str] = []
+
+    def suspend() -> None:
+        with running._changing:  # as suspend has it, from before the answer is there
+            running.start()
+            while running._outcome is None:
+                time.sleep(0.01)
+            conditions.append(refusal(lambda: running.suspend(str(tmp_path / "t"), finish=False)))
+
+    suspending = threading.Thread(target=suspend, daemon=True)
+    suspending.start()
+    suspending.join(60)
+    assert conditions == ["QUERY_FINISHED"] and running.status == "finished" and not (tmp_path / "t").exists()
+    found = spark.read.parquet(str(tmp_path / "out")).collect() if to_files else running.result().rows()
+    assert sorted(map(tuple, found)) == TOTALS
 
 
 def test_a_resumed_query_is_suspended_again_before_it_has_read_its_state(

@@ -68,6 +68,8 @@ class RunningQuery:
         self._table: pa.Table | None = None
         self._answering = False
         self._attempt: threading.Thread | None = None
+        self._outcome: tuple[str, pa.Table | None, BaseException | None] | None = None
+        """Of the last attempt that came to an end: its group, and its answer or error."""
         self._group = ""
         self._began = time.monotonic()
         self._ended: float | None = None
@@ -204,7 +206,10 @@ class RunningQuery:
         """Give the query up."""
         with self._changing:
             if self._status in ("running", "paused"):
-                self._halt()
+                try:
+                    self._halt()
+                except HeadraceError:
+                    return  # it was faster, and has its answer
                 self._error = ExecutionError("QUERY_CANCELLED", "the query was cancelled", hint="run it again")
                 self._end("failed")
 
@@ -266,22 +271,30 @@ class RunningQuery:
                 table = frame.toArrow()
         except BaseException as caught:
             error = caught
-        if group != self._group:
-            return  # stopped by somebody who holds the lock and says how it ended
-        with self._changing:
+        self._outcome = (group, table, error)
+        # Whoever stops the attempt holds the lock, waits for this thread to end, and looks at the outcome.
+        while not self._changing.acquire(timeout=_POLL_SECONDS):
             if group != self._group:
                 return
-            if error is None:
-                self._table = table
-                if self._origin is not None and not self._origin.keep:
-                    ticket.finish(self._origin.folder)
-                self._end("finished")
-            else:
-                self._error = error if isinstance(error, HeadraceError) else from_spark(_exception(error))
-                self._end("failed")
+        try:
+            if group == self._group:
+                self._end_with(table, error)
+        finally:
+            self._changing.release()
+
+    def _end_with(self, table: pa.Table | None, error: BaseException | None) -> None:
+        """The query has come to its end by itself."""
+        if error is None:
+            self._table = table
+            if self._origin is not None and not self._origin.keep:
+                ticket.finish(self._origin.folder)
+            self._end("finished")
+        else:
+            self._error = error if isinstance(error, HeadraceError) else from_spark(_exception(error))
+            self._end("failed")
 
     def _halt(self) -> None:
-        """Stop the attempt; the stages it has finished keep their rows."""
+        """Stop the attempt; the stages it has finished keep their rows. One that has its answer by then is finished."""
         self._must_run("stop")
         attempt, group = self._attempt, self._group
         self._group = ""
@@ -289,6 +302,9 @@ class RunningQuery:
         while attempt is not None and attempt.is_alive():
             context._jsc.sc().cancelJobGroupAndFutureJobs(group)
             attempt.join(0.5)
+        if self._outcome is not None and self._outcome[0] == group and self._outcome[2] is None:
+            self._end_with(self._outcome[1], None)
+            self._must_run("stop")
         self._clear_leavings()
 
     def _clear_leavings(self) -> None:
