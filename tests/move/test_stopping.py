@@ -134,7 +134,7 @@ def test_while_one_waits_to_suspend_another(spark: SparkSession, numbers: str, t
 
 @pytest.mark.spark
 def test_a_paused_query_is_suspended_with_what_it_has(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
-    running = headrace.run(spark, slow_stage(numbers, 0.2))
+    running = headrace.run(spark, slow_stage(numbers, 0.1))
     in_flight(running)
     running.pause()
     ticket = beside(lambda: running.suspend(str(tmp_path / "t")))()  # nothing is in flight any more
@@ -144,7 +144,7 @@ def test_a_paused_query_is_suspended_with_what_it_has(spark: SparkSession, numbe
 
 @pytest.mark.spark
 def test_a_query_paused_again_at_once_keeps_its_work(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.2)))
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
     with running._changing:
         for _ in range(3):
             running.pause()
@@ -161,7 +161,7 @@ def test_a_query_paused_again_at_once_keeps_its_work(spark: SparkSession, number
 def test_a_snapshot_of_a_paused_query_leaves_it_the_ticket_it_came_from(
     spark: SparkSession, numbers: str, tmp_path: Path
 ) -> None:
-    first = after_one_stage(headrace.run(spark, slow_program(numbers, 0.2))).suspend(str(tmp_path / "first"))
+    first = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1))).suspend(str(tmp_path / "first"))
     resumed = headrace.resume(spark, first)
     resumed.pause()
     second = resumed.snapshot(str(tmp_path / "second"))
@@ -221,7 +221,7 @@ def test_a_query_that_cannot_go_on_has_failed_or_begins_anew(
     def broken(*_: Any) -> None:
         raise ExecutionError("BROKEN", "for a test", hint="none")
 
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.2)))
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
     running.pause()
     monkeypatch.setattr(Planned, "with_state", differs)
     running.proceed()
@@ -239,7 +239,7 @@ def test_a_query_that_cannot_go_on_has_failed_or_begins_anew(
 def test_an_impatient_user_has_a_query_that_runs(
     spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.2)))
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
     assert running._attempt is not None
     thread = running._attempt._thread
     join, interrupts = thread.join, [KeyboardInterrupt()]
