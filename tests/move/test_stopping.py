@@ -143,13 +143,22 @@ def test_a_paused_query_is_suspended_with_what_it_has(spark: SparkSession, numbe
 
 
 @pytest.mark.spark
-def test_a_query_paused_again_at_once_keeps_its_work(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+def test_a_query_paused_again_at_once_keeps_its_work(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
-    with running._changing:
-        for _ in range(3):
-            running.pause()
-            running.proceed()
+    running.pause()
+
+    def nothing(*_: Any) -> None:
+        while running._attempt is None or not running._attempt._stopped:
+            time.sleep(0.01)
+        raise ExecutionError("STOPPED", "before it did anything", hint="none")
+
+    monkeypatch.setattr(query.RunningQuery, "_answer", nothing)
+    for _ in range(2):
+        running.proceed()
         running.pause()
+    monkeypatch.undo()
     assert running.progress().finished == 1
     assert len(running.snapshot(str(tmp_path / "t")).states) == 1 and running.status == "paused"
     running.proceed()
