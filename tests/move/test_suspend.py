@@ -14,12 +14,13 @@ import pytest
 from programs import GROUPED, TOTALS, after_one_stage, refusal, slow_program, taken
 
 import headrace
-from headrace.errors import HeadraceError, StoreError
+from headrace.errors import HeadraceError
 from headrace.move import states
 from headrace.move import ticket as tickets
 from headrace.move.claim import Lease
 from headrace.move.files import Folder
 from headrace.move.query import RunningQuery
+from headrace.move.spark_plans import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,6 +185,10 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     data.unlink()
     expect("TICKET_DAMAGED")
     data.write_bytes(whole)
+    more = data.with_name(f"part-99999-{data.name}")
+    more.write_bytes(whole)  # its rows would be read too
+    expect("TICKET_DAMAGED")
+    more.unlink()
     (folder / "state" / "0" / f".{data.name}.crc").unlink(missing_ok=True)
     other = {**manifest["ticket"], "spark": "4.0.0"}
     (folder / "ticket.json").write_text(tickets.sealed(other))
@@ -218,10 +223,13 @@ def test_a_query_whose_state_cannot_be_written_goes_on(
 ) -> None:
     running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3)))
 
-    def full(*_: Any) -> None:
-        raise StoreError("TICKET_NOT_WRITTEN", "no space left on device", hint="make room")
+    really = states.write
 
-    monkeypatch.setattr(states, "write", full)
+    def obstructed(io: SparkSession, folder: Folder, name: str, stage: Stage) -> states.State:
+        (tmp_path / "t" / "state").write_text("where the rows should go")
+        return really(io, folder, name, stage)
+
+    monkeypatch.setattr(states, "write", obstructed)
     assert refusal(lambda: running.suspend(str(tmp_path / "t"))) == "TICKET_NOT_WRITTEN"
     assert not (tmp_path / "t").exists()
     assert running.status == "running" and len(running._planned.scans) == 1

@@ -82,6 +82,9 @@ def from_spark(error: Exception) -> HeadraceError:
 
     A failure inside a task arrives wrapped ("Job aborted due to stage failure"):
     the condition is then the one its text names.
+
+    >>> from_spark(Exception("An error occurred while calling o7.execute.\\n: java.io.IOException: no")).message
+    'java.io.IOException: no'
     """
     condition = _spark_condition(error)
     text = str(error)
@@ -92,13 +95,15 @@ def from_spark(error: Exception) -> HeadraceError:
     if condition is None or (condition in _WRAPPERS and inner):
         # The root cause stands last in a chain of wrapped conditions.
         if not named:
-            return _execution("SPARK_FAILED", _first_line(text))
+            return _execution("SPARK_FAILED", _first_line(_CALL.sub("", text)))
         root = next((m for m in reversed(named) if m[1] not in _WRAPPERS), named[-1])
         return _execution(root[1], _spark_line(root[2]))
     message = next((m[2] for m in named if m[1] == condition), text)
     return _execution(condition, _spark_line(message))
 
 
+_CALL = re.compile(r"\AAn error occurred while calling [^\n]*\n: ?")
+"""What Py4J writes above a failure of the JVM."""
 _CARRIED = "HEADRACE_ERROR "
 
 

@@ -154,6 +154,9 @@ def check(folder: Folder, states: list[State]) -> None:
     """Every file of the states is there as it was written, or an error says which is not."""
     for state in states:
         sizes = folder.sizes(state.folder)
+        for name in sizes.keys() - {file.name for file in state.files}:
+            where = f"{folder.address}/{state.folder}/{name}"
+            raise StoreError("TICKET_DAMAGED", f"{where} is not of this ticket", hint=_DAMAGED)
         for file in state.files:
             where = f"{folder.address}/{state.folder}/{file.name}"
             if file.name not in sizes:
