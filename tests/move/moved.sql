@@ -116,3 +116,11 @@ WHERE f.value < -5 GROUP BY s.day ORDER BY 1;
 -- outer
 SELECT f.id, e.size, s.amount FROM facts f LEFT JOIN events e ON f.id = e.item LEFT JOIN sales s ON s.id = f.id AND s.day < 4
 WHERE f.id % 7 < 3 ORDER BY f.id, e.size, s.amount;
+
+-- assorted
+SELECT /*+ SHUFFLE_REPLICATE_NL(longest) */ by_word.word, sizes, third, phrase, weight
+FROM (SELECT word, sort_array(collect_set(size)) AS sizes
+      FROM (SELECT explode(split(words, ' ')) AS word, size FROM events) GROUP BY word) by_word
+JOIN (SELECT item % 3 AS third, max(words) AS phrase FROM events GROUP BY item % 3) longest
+JOIN VALUES ('red', 1), ('fox', 2) AS weights (word, weight) ON by_word.word = weights.word
+ORDER BY by_word.word, third;

@@ -115,6 +115,7 @@ def test_an_attachment_goes_on_at_its_offsets(spark: SparkSession, tmp_path: Pat
         db.sql("CREATE VIEW v AS SELECT k, sum(v) AS v, count(*) AS n FROM s GROUP BY k")
         attach(db)
         ticket = db.export(tmp_path / "ticket")
+    assert refused(lambda: headrace.resume(spark, str(ticket))) == "NOT_A_TICKET"
     write("2.json", 1, 1)
     with headrace.open(ticket, tmp_path / "b.hr", spark=spark) as db:
         attach(db)

@@ -27,9 +27,9 @@ def _cases(file: Path) -> dict[str, str]:
 
 QUERIES = _cases(_HERE.parent / "tpch.sql") | _cases(_HERE / "moved.sql")
 TPCDS = _cases(_HERE.parent / "tpcds.sql")
-FEW = ("pruned_twice", "reused", "united", "windowed", "anti", "crossed", "nested", "emptied")
+FEW = ("pruned_twice", "reused", "united", "windowed", "anti", "crossed", "nested", "emptied", "assorted")
 """Enough for every kind of operator; a soak moves all of them."""
-SLOW = {"pruned_twice", "united", "nested"}
+SLOW = {"pruned_twice", "united", "nested", "assorted"}
 """They have many stages; only a soak moves them after each."""
 FEW_OF_TPCDS = ("q70", "q87")
 """Windows over aggregates, ROLLUP, ranks with a limit, EXCEPT: what the others do not have."""
@@ -57,6 +57,26 @@ def test_differential_tpcds_moved(
 ) -> None:
     answer = _moved(spark, _script(TPCDS[name], tpcds_inputs, threshold), elsewhere, tmp_path, every_stage=SOAK)
     assert (answer == []) == (name in EMPTY_OF_TPCDS)
+
+
+@pytest.mark.skipif(not SOAK, reason="plans every query")
+def test_the_few_have_every_kind_of_operator(
+    spark: SparkSession, inputs: dict[str, str], tpcds_inputs: dict[str, str]
+) -> None:
+    """What the default run moves has whatever all queries have, as they are planned."""
+
+    def kinds(query: str, views: dict[str, str], threshold: str) -> set[str]:
+        planned = headrace.run(spark, _script(query, views, threshold), start=False)._planned
+        return {operator.name for operator in planned.root.walk()}
+
+    few = {kind for name in FEW for kind in kinds(QUERIES[name], inputs, "20KB")}
+    few |= {kind for name in FEW_OF_TPCDS for kind in kinds(TPCDS[name], tpcds_inputs, "20KB")}
+    every: dict[str, str] = {}
+    for queries, views in ((QUERIES, inputs), (TPCDS, tpcds_inputs)):
+        for name, query in queries.items():
+            for threshold in THRESHOLDS:
+                every |= dict.fromkeys(kinds(query, views, threshold), f"{name} {threshold}")
+    assert {kind: where for kind, where in every.items() if kind not in few} == {}
 
 
 def test_work_above_an_exchange_read_twice_is_found(spark: SparkSession, inputs: dict[str, str]) -> None:

@@ -105,6 +105,9 @@ def test_a_dataframe_is_given_again_and_a_cached_one_is_found(
     other = spark.read.parquet(numbers).filter("n >= 1").groupBy("k").agg({"n": "sum"}).orderBy("k")
     ticket = taken(spark, tmp_path / "u")
     assert refusal(lambda: headrace.resume(spark, ticket, query=other)) == "PLAN_DIFFERS"
+    anew = headrace.resume(spark, ticket, query=other, on_mismatch="restart")
+    assert anew.restarted is not None and anew.restarted.condition == "PLAN_DIFFERS"
+    assert anew.result().rows() == TOTALS  # 0 counts for nothing
 
 
 def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers: str, tmp_path: Path) -> None:

@@ -338,7 +338,10 @@ class RunningQuery:
             self._fail(error)
 
     def _planned_on(self) -> Planned:
-        """The plan that goes on from what is finished; from the beginning, should Spark plan it in another way now."""
+        """The plan that goes on from what is finished.
+
+        From the beginning, should its inputs be others by now, or Spark plan it in another way.
+        """
         before = self._planned
         finished = {pipeline: stage for pipeline, stage in self._stages().items() if stage.finished}
         carried = self._carried()
@@ -354,12 +357,15 @@ class RunningQuery:
                 types[pipeline] = carried[pipeline].types
         cached = before.cached_at()
         again = plan_as(before.root.identity, lambda: plan(before.program, before.spark, cached))
-        self._inputs, self._pipelines, self._kept = self._all_inputs(), self.progress().total, {}
+        inputs = inputs_of(again.reader, again.root)
+        kept: dict[Pipeline, Stage] = {}
         try:
+            self._all_inputs().check(inputs)
             again = again.with_state(rows, types)
-            self._kept = {pipeline: finished[pipeline] for pipeline in rows if pipeline in finished}
+            kept = {pipeline: finished[pipeline] for pipeline in rows if pipeline in finished}
         except StoreError:
             pass
+        self._inputs, self._pipelines, self._kept = inputs, self.progress().total, kept
         return replace(again, caches=before.caches)
 
     def _finish_stages(self, grace: float | None) -> None:
