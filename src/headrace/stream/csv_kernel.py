@@ -22,8 +22,19 @@ import pyarrow as pa
 from numba import njit
 
 from headrace.stream.words import (
-    BLOCK, WIDE, byte, copy_wide, count_bits, leading_digits, leading_zeros, lowest_bit, matches, number, put_byte, word,
-)  # fmt: skip
+    BLOCK,
+    WIDE,
+    byte,
+    copy_wide,
+    count_bits,
+    leading_digits,
+    leading_zeros,
+    lowest_bit,
+    matches,
+    number,
+    put_byte,
+    word,
+)
 from headrace.types import Field
 
 _SKIP, _INT, _DECIMAL, _DATE, _TEXT = range(5)
