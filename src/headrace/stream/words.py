@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-call, untyped-decorator, unused-ignore, no-any-return"
+# mypy: disable-error-code="no-untyped-call, untyped-decorator, unused-ignore, call-arg, return-value"
 """Several bytes at a time, at any address: numba has no words for that, so these intrinsics say it.
 
 They are generic LLVM: whatever the processor has for them is used. An address is a number (an array's is
