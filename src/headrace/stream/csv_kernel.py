@@ -33,6 +33,7 @@ from headrace.stream.words import (
     matches,
     number,
     put_byte,
+    put_word,
     word,
 )
 from headrace.types import Field
@@ -76,17 +77,26 @@ class Kernel:
         if data[end - 1] != _LF:
             return None
         values, valid, offsets, chars = self._room(end - start)
+        nulls = np.zeros(len(self.wanted), np.int64)
         rows = _scan(
             data, start, end, self.kinds, self.runs, self.slots, self.scales, self.limits, self.delimiter,
-            self.quote, _MONTHS, values, valid, offsets, chars,
+            self.quote, _MONTHS, values, valid, nulls, offsets, chars,
         )  # fmt: skip
-        if rows < 0:
+        if rows < 0 or any(n and not f.nullable for f, n in zip(self.wanted, nulls.tolist(), strict=True)):
             return None
-        arrays = [self._array(f, i, rows, values, valid, offsets, chars) for i, f in enumerate(self.wanted)]
-        if not all(_is_utf8(a) for f, a in zip(self.wanted, arrays, strict=True) if f.type.name == "string"):
-            return None
-        if any(not f.nullable and a.null_count for f, a in zip(self.wanted, arrays, strict=True)):
-            return None
+        arrays = []
+        for i, f in enumerate(self.wanted):
+            mask = pa.py_buffer(np.packbits(valid[i, :rows], bitorder="little")) if nulls[i] else None
+            if f.type.name == "string":
+                ends = offsets[i, : rows + 1]
+                buffers = [mask, _copied(ends, 4), _copied(chars[i, : ends[-1]], 1)]
+            elif f.type.is_decimal:
+                buffers = [mask, _widened(values[i, :rows])]
+            else:
+                buffers = [mask, _copied(values[i, :rows], f.type.arrow.bit_width // 8)]
+            arrays.append(pa.Array.from_buffers(f.type.arrow, rows, buffers, int(nulls[i])))
+            if f.type.name == "string" and not _is_utf8(arrays[-1]):
+                return None
         return arrays
 
     def _room(self, size: int) -> tuple[Any, Any, Any, Any]:
@@ -103,30 +113,30 @@ class Kernel:
             self._size = size
         return self._rooms
 
-    def _array(self, f: Field, i: int, rows: int, values: Any, valid: Any, offsets: Any, chars: Any) -> pa.Array:
-        present = valid[i, :rows]
-        mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-        if f.type.name == "string":
-            ends = offsets[i, : rows + 1]
-            text = chars[i, : ends[-1]]
-            return pa.Array.from_buffers(pa.string(), rows, [mask, _buffer(ends, np.int32), _buffer(text, np.uint8)])
-        column = values[i, :rows]
-        if f.type.is_decimal:
-            wide = pa.allocate_buffer(16 * rows)
-            words = np.frombuffer(wide, np.int64).reshape(rows, 2)
-            words[:, 0] = column
-            np.right_shift(column, 63, out=words[:, 1])
-            return pa.Array.from_buffers(f.type.arrow, rows, [mask, wide])
-        dtype = np.dtype(f.type.arrow.to_pandas_dtype() if f.type.name != "date" else np.int32)
-        return pa.Array.from_buffers(f.type.arrow, rows, [mask, _buffer(column, dtype)])
+
+# What leaves the kernel is copied into Arrow's memory, which is used again: fresh pages would cost more than that.
 
 
-def _buffer(values: Any, dtype: Any) -> pa.Buffer:
-    """The values in Arrow's memory, which is used again: fresh pages would cost more than the copying."""
-    buffer = pa.allocate_buffer(len(values) * np.dtype(dtype).itemsize)
+def _copied(values: Any, width: int) -> pa.Buffer:
+    """The values, so many bytes wide: text's bytes and ends, integers, dates."""
+    buffer = pa.allocate_buffer(len(values) * width)
     if len(values):
-        np.frombuffer(buffer, dtype)[:] = values
+        np.frombuffer(buffer, f"i{width}")[:] = values
     return buffer
+
+
+def _widened(values: Any) -> pa.Buffer:
+    """The values in 16 bytes each, as decimals are."""
+    buffer = pa.allocate_buffer(len(values) * 16)
+    _put_wide(values, buffer.address)
+    return buffer
+
+
+@njit(cache=True, nogil=True)
+def _put_wide(values: Any, to: int) -> None:
+    for row in range(len(values)):
+        put_word(to + 16 * row, np.uint64(values[row]))
+        put_word(to + 16 * row + 8, np.uint64(values[row] >> 63))
 
 
 def _runs(kinds: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -260,7 +270,8 @@ def _date(pos: int) -> tuple[int, int]:
 @njit(cache=True, nogil=True)
 def _scan(
     data: Any, start: int, stop: int, kinds: Any, runs: Any, slots: Any, scales: Any, limits: Any, delimiter: int,
-    quote: int, months: Any, values: Any, valid: Any, offsets: Any, chars: Any,
+    quote: int, months: Any, values: Any, valid: Any, nulls: Any,
+    offsets: Any, chars: Any,
 ) -> int:  # fmt: skip
     """Rows read; -1 if the block is declined."""
     pos, end, top = data.ctypes.data + start, data.ctypes.data + stop, data.ctypes.data + len(data)
@@ -300,10 +311,13 @@ def _scan(
                         for done in range(size):
                             put_byte(to + done, byte(first + done))
                     offsets[slot, row + 1] = at + size
-                    valid[slot, row] = 1 if quoted or size > 0 else 0
+                    present = quoted or size > 0
+                    valid[slot, row] = present
+                    nulls[slot] += not present
             elif byte(pos) == closing and not quoted:
                 valid[slot, row] = 0
                 values[slot, row] = 0
+                nulls[slot] += 1
             elif kind == _DATE:
                 if pos + 10 >= end:
                     return -1
