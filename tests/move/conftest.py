@@ -9,11 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import headrace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
 
@@ -61,6 +64,16 @@ def elsewhere() -> Iterator[OtherProcess]:
     other = OtherProcess()
     yield other
     other.kill()
+
+
+@pytest.fixture
+def numbers(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+    """A file of numbers, as a temporary view."""
+    path = str(tmp_path / "numbers.parquet")
+    spark.range(0, 1_000, 1, 2).selectExpr("id AS n", "id % 5 AS k").write.parquet(path)
+    spark.read.parquet(path).createOrReplaceTempView("numbers")
+    yield path
+    spark.catalog.dropTempView("numbers")
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,11 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
         assert running.poll() is None, running.communicate()
         time.sleep(0.1)
     time.sleep(2)
+    (tmp_path / "tickets").write_text("no folder")
+    with pytest.raises(headrace.HeadraceError, match="tickets") as caught:
+        found[0].suspend(runs.Order(finish=False))
+    assert caught.value.condition == "NOT_SUSPENDED" and runs.living() == found  # it goes on
+    (tmp_path / "tickets").unlink()
     (tmp_path / "gone").touch()
     done = start(tmp_path, "vacate", "--grace", "3s", "--notice", "gone")
     out, err = done.communicate(timeout=120)

@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from programs import GROUPED, TOTALS, after_one_stage, refusal, slow_program, taken
 
 import headrace
 from headrace.errors import HeadraceError, StoreError
@@ -24,58 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def numbers(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
-    """A file of numbers, as a temporary view."""
-    path = str(tmp_path / "numbers.parquet")
-    spark.range(0, 1_000, 1, 2).selectExpr("id AS n", "id % 5 AS k").write.parquet(path)
-    spark.read.parquet(path).createOrReplaceTempView("numbers")
-    yield path
-    spark.catalog.dropTempView("numbers")
-
-
-GROUPED = "SELECT k, sum(n) AS total FROM numbers GROUP BY k ORDER BY k"
-TOTALS = [(k, 200 * k + 5 * 199 * 100) for k in range(5)]
-
-
-def slow_program(path: str, seconds: float) -> Callable[[SparkSession], DataFrame]:
-    """A grouping that is finished at once, and a Python function above it that takes its time."""
-
-    def build(spark: SparkSession) -> DataFrame:
-        from pyspark.sql.functions import col, sum, udf
-
-        @udf("long")
-        def slow(total: int) -> int:
-            time.sleep(seconds)
-            return total
-
-        return spark.read.parquet(path).groupBy("k").agg(sum("n").alias("total")).select("k", slow(col("total")))
-
-    return build
-
-
-def after_one_stage(running: RunningQuery) -> RunningQuery:
-    deadline = time.monotonic() + 60
-    while running.progress().finished < 1:
-        assert running.status == "running" and time.monotonic() < deadline
-        time.sleep(0.05)
-    return running
-
-
-def taken(spark: SparkSession, path: Path, query: str = GROUPED) -> tickets.Ticket:
-    """A ticket of a query with its first stage done, without the luck of catching it."""
-    running = headrace.run(spark, query)
-    running.result()
-    return running._write(tickets.new_folder(spark, str(path)), running._planned.stages()[:1])
-
-
-def refusal(what: Callable[[], Any]) -> str:
-    with pytest.raises(HeadraceError) as caught:
-        what()
-    assert caught.value.hint
-    return caught.value.condition
 
 
 def test_a_program_with_a_python_function_is_suspended_and_goes_on_elsewhere(
@@ -128,6 +77,11 @@ def test_answers_can_go_to_files_also_after_a_move(spark: SparkSession, numbers:
     assert "out" in headrace.resume(spark, ticket).result().message
     assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == TOTALS
     assert refusal(lambda: running.to_parquet(str(tmp_path / "out"))) == "PATH_EXISTS"
+    assert refusal(lambda: running.to_parquet(str(tmp_path / "elsewhere"))) == "QUERY_SUSPENDED"
+    done = headrace.run(spark, GROUPED).to_parquet(str(tmp_path / "first"))
+    done.result()
+    done.to_parquet(str(tmp_path / "second"))
+    assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "second")).collect())) == TOTALS
 
 
 def test_a_dataframe_is_given_again_and_a_cached_one_is_found(
@@ -276,7 +230,9 @@ def test_a_query_whose_state_cannot_be_written_goes_on(
 
 def test_a_long_query_makes_room_for_a_short_one(spark: SparkSession, numbers: str) -> None:
     long = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3), yield_to="short"))
-    short = headrace.run(spark, GROUPED, priority="short")
+    short = headrace.run(spark, GROUPED, priority="short", start=False)
+    assert long.status == "running"
+    short.start()
     seen = long.status
     assert short.result().rows() == TOTALS
     assert seen == "paused"
@@ -360,6 +316,9 @@ def test_a_lease_is_for_one_and_runs_out(spark: SparkSession, tmp_path: Path) ->
     assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"
     time.sleep(1.2)
     assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"  # it is written again and again
+    (tmp_path / "t" / "claim.7").write_text("of one who looked, and died")
+    os.utime(tmp_path / "t" / "claim.7", (1, 1))
+    assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"
     first._over.set()  # as if its process had died
     time.sleep(1.2)
     second = Lease(folder, 0.8)

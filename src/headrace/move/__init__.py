@@ -4,7 +4,7 @@
 * ``spark_plans.py``, ``java_aid.py``: that tree of Spark's plan, and Spark's plan with state in it.
 * ``program.py``, ``planned.py``, ``inputs.py``: a query planned again elsewhere, under the same settings and inputs.
 * ``states.py``, ``files.py``, ``ticket.py``, ``claim.py``: state and all else in a folder, on any filesystem.
-* ``query.py``, ``progress.py``, ``advice.py``: the running query.
+* ``query.py``, ``attempt.py``, ``priority.py``, ``progress.py``, ``advice.py``: the running query.
 
 This room alone uses the JVM handle of a classic session.
 """
@@ -14,13 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, StoreError
-from headrace.move import states
-from headrace.move.claim import claim
+from headrace.move import claim, states
 from headrace.move.inputs import Inputs, inputs_of
-from headrace.move.planned import Planned, plan, plan_differs
+from headrace.move.planned import Planned, plan, plan_as, plan_differs
 from headrace.move.priority import enter
 from headrace.move.program import classic, of_json, program_of, session_for
-from headrace.move.query import Origin, RunningQuery
+from headrace.move.query import RunningQuery
 from headrace.move.ticket import Ticket, load
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from headrace.move.files import Folder
     from headrace.move.program import Builder, Program
-
-_TRIES = 8
 
 __all__ = ["RunningQuery", "Ticket", "resume", "run"]
 
@@ -50,11 +47,10 @@ def run(
     session: Any = getattr(spark, "sparkSession", spark)
     classic(session)
     program = program_of(spark if query is None else query)
-    running = RunningQuery(session, plan(program, session_for(session)))
-    if start:
-        running.start()
-    enter(running, priority, yield_to)
-    return running
+    running = RunningQuery(
+        session, plan(program, session_for(session)), entering=lambda query: enter(query, priority, yield_to)
+    )
+    return running.start() if start else running
 
 
 def resume(
@@ -79,9 +75,10 @@ def resume(
     if manifest["kind"] != "query":
         raise StoreError("NOT_A_TICKET", f"{folder.address} holds a database", hint="use headrace.open(ticket)")
     program = of_json(manifest["query"], query)
-    held = claim(folder)
+    held = claim.claim(folder)
     mismatch: HeadraceError | None = None
     try:
+        load(spark, ticket)  # whoever had it before may have used it up meanwhile
         planned = _planned(spark, found, program)
         try:
             planned = _with_state(spark, folder, found, planned)
@@ -93,26 +90,24 @@ def resume(
     except BaseException:
         held.release()
         raise
-    origin = Origin(folder, found, held, keep)
+    origin = claim.Origin(folder, found, held, keep)
     running = RunningQuery(spark, planned, to=manifest["to"], origin=origin)
     running.restarted = mismatch
     return running.start()
 
 
 def _planned(spark: SparkSession, found: Ticket, program: Program) -> Planned:
-    """The query planned as it was. Spark orders some things by the ids it gives to columns: it may take some tries."""
-    cached = [tuple(path) for path in found.manifest["plan"]["cached"]]
-    for left in reversed(range(_TRIES)):
-        try:
-            planned = plan(program, session_for(spark, found.manifest["settings"]), cached)
-        except HeadraceError as error:
-            if error.hint is None:
-                error.hint = "make the temporary views and functions the query reads in this session first"
-            raise
-        if left == 0 or planned.root.identity == found.manifest["plan"]["identity"]:
-            break
-        planned.release()
-    return planned
+    """The query planned as it was, under the settings it had."""
+    manifest = found.manifest
+    cached = [tuple(path) for path in manifest["plan"]["cached"]]
+    try:
+        return plan_as(
+            manifest["plan"]["identity"], lambda: plan(program, session_for(spark, manifest["settings"]), cached)
+        )
+    except HeadraceError as error:
+        if error.hint is None:
+            error.hint = "make the temporary views and functions the query reads in this session first"
+        raise
 
 
 def _with_state(spark: SparkSession, folder: Folder, found: Ticket, planned: Planned) -> Planned:

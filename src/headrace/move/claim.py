@@ -7,14 +7,18 @@ for a minute is over, and the next number may be taken.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import uuid
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import StoreError
 from headrace.move.files import Folder
+from headrace.move.ticket import Ticket, finish
 from headrace.store.directory import Lock
 
 LEASE_SECONDS = 60.0
@@ -47,6 +51,25 @@ def claim_local(path: Path) -> Claim:
         raise in_use(str(path), error.message.rpartition("open in ")[2] or "another process") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The ticket a query was resumed from."""
+
+    folder: Folder
+    ticket: Ticket
+    claim: Claim
+    keep: bool
+
+    def use_up(self) -> None:
+        """Mark the ticket as used, unless it is kept. If that fails, what was made of it is there all the same."""
+        if self.keep:
+            return
+        try:
+            finish(self.folder)
+        except Exception as error:
+            warnings.warn(f"{self.folder.address} was not marked as used: {error}", RuntimeWarning, stacklevel=2)
+
+
 class Lease:
     """A claim on a filesystem without locks."""
 
@@ -55,14 +78,15 @@ class Lease:
         self._seconds = seconds
         self._over = threading.Event()
         self._owner = uuid.uuid4().hex
-        taken = [int(n.rpartition(".")[2]) for n in folder.names() if n.startswith(f"{_NAME}.") and n[-1].isdigit()]
-        last = max(taken, default=0)
+        taken = [name for name in folder.names() if name.startswith(f"{_NAME}.") and name[-1].isdigit()]
+        last = max((int(name.rpartition(".")[2]) for name in taken), default=0)
         self._name = f"{_NAME}.{last + 1}"
         try:
             folder.write(self._name, self._owner, overwrite=False)
         except StoreError:
             raise in_use(folder.address, "another process, which was faster") from None
-        if last and self._age(f"{_NAME}.{last}") < seconds:
+        # Not the last one alone: it may be of somebody who only looked, as we do, and died.
+        if any(self._age(name) < seconds for name in taken):
             folder.remove(self._name)
             raise in_use(folder.address, "another process")
         threading.Thread(target=self._keep, name="headrace-lease", daemon=True).start()
@@ -73,7 +97,8 @@ class Lease:
 
     def _age(self, name: str) -> float:
         """Seconds since ``name`` was written, by the filesystem's own clock: our file was written just now."""
-        return (self._folder.modified(self._name) - self._folder.modified(name)) / 1000
+        ours, theirs = self._folder.modified(self._name), self._folder.modified(name)
+        return math.inf if ours is None or theirs is None else (ours - theirs) / 1000
 
     def _keep(self) -> None:
         pid = os.getpid()

@@ -215,16 +215,18 @@ def _attend(
         entry = runs.Run(running.id)
         entry.enter(query)
         say(f"running as {running.id}")
-        _watch(running, asked)
-        if asked.is_set() and running.status == "running":
-            order = entry.order()
+        where = str(tickets / running.id) if "://" not in str(tickets) else f"{tickets}/{running.id}"
+        while _watch(running, asked):
+            ordered = entry.order()
+            order = ordered or runs.Order()
             try:
-                where = str(tickets / running.id) if "://" not in str(tickets) else f"{tickets}/{running.id}"
                 ticket = running.suspend(where, finish=order.finish, grace=min(order.grace, runs.seconds(grace)))
             except HeadraceError as error:
-                if error.condition != "QUERY_FINISHED":
-                    answer = {"error": str(error)}
+                if running.status == "running" and ordered is None:  # somebody wants this process to end
                     raise
+                if running.status == "running":
+                    entry.decline(str(error))
+                    say(f"goes on: {error}")
             else:
                 answer = {"ticket": ticket.address}
                 say(f"suspended: headrace resume {where}")
@@ -242,8 +244,8 @@ def _attend(
         signal.signal(signal.SIGTERM, before)
 
 
-def _watch(running: RunningQuery, asked: threading.Event) -> None:
-    """Wait for the end or for SIGTERM, with a bar where somebody looks."""
+def _watch(running: RunningQuery, asked: threading.Event) -> bool:
+    """Wait for the end or for SIGTERM, with a bar where somebody looks: whether it is SIGTERM."""
     from contextlib import nullcontext
 
     from rich.console import Console
@@ -258,6 +260,9 @@ def _watch(running: RunningQuery, asked: threading.Event) -> None:
             if shown is not None and task is not None:
                 now = running.progress()
                 shown.update(task, completed=now.finished, total=now.total)
+    told = asked.is_set() and running.status == "running"
+    asked.clear()
+    return told
 
 
 def _spark(conf: list[str]) -> SparkSession:

@@ -66,9 +66,14 @@ class Folder:
                 return -1
             raise
 
-    def modified(self, name: str) -> int:
-        """When a file was last written, in milliseconds of the filesystem's clock."""
-        return int(self._files.getFileStatus(self._at(name)).getModificationTime())
+    def modified(self, name: str) -> int | None:
+        """When a file was last written, in milliseconds of the filesystem's clock; none if it is gone."""
+        try:
+            return int(self._files.getFileStatus(self._at(name)).getModificationTime())
+        except _java_error():
+            if self.exists(name):
+                raise
+            return None
 
     def read(self, name: str) -> str:
         stream = self._files.open(self._at(name))
@@ -86,6 +91,24 @@ class Folder:
                 stream.write(bytearray(text.encode()))
             finally:
                 stream.close()
+
+    def create(self, name: str) -> bool:
+        """Make an empty file; false if somebody else has made it."""
+        if self.local is not None:  # where Hadoop looks first and then makes it
+            try:
+                (self.local / name).touch(exist_ok=False)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                raise self._unwritten(str(error)) from None
+            return True
+        try:
+            self.write(name, "", overwrite=False)
+        except StoreError:
+            if self.exists(name):
+                return False
+            raise
+        return True
 
     def publish(self, name: str, text: str) -> None:
         """Write a small file so that it is there whole or not at all."""
@@ -110,11 +133,14 @@ class Folder:
         try:
             yield
         except (PySparkException, _java_error()) as error:
-            raise StoreError(
-                "TICKET_NOT_WRITTEN",
-                f"{self.address} cannot be written: {_reason(error)}",
-                hint="check the path, its permissions and the free space",
-            ) from None
+            raise self._unwritten(_reason(error)) from None
+
+    def _unwritten(self, why: str) -> StoreError:
+        return StoreError(
+            "TICKET_NOT_WRITTEN",
+            f"{self.address} cannot be written: {why}",
+            hint="check the path, its permissions and the free space",
+        )
 
     def _at(self, name: str) -> Any:
         return self._path(f"{self.address}/{name}" if name else self.address)

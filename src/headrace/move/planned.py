@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PathInPlan = tuple[int, ...]
+_TRIES = 8
 
 
 @dataclass(eq=False)
@@ -57,6 +58,10 @@ class Planned:
     def stages(self) -> list[Stage]:
         """The stages made so far."""
         return stages(self.reader, self.adaptive, self.root) if self.is_adaptive else []
+
+    def breaker(self, pipeline: Pipeline) -> Operator:
+        """The first exchange that ends a pipeline of the plan."""
+        return next(each for each in self.root.walk() if each.is_breaker and each.pipeline == pipeline)
 
     def cached_at(self) -> list[PathInPlan]:
         """Where the query reads cached rows, as paths into its logical plan."""
@@ -114,6 +119,17 @@ def plan(program: Program, session: SparkSession, cached_at: Sequence[PathInPlan
     except PySparkException as error:
         raise from_spark(error) from None
     return Planned(session, program, frame, adaptive, caches=caches)
+
+
+def plan_as(identity: str, make: Callable[[], Planned]) -> Planned:
+    """The query planned as it was. Spark orders some things by the ids it gives to columns: it may take some tries."""
+    planned = make()
+    for _ in range(_TRIES - 1):
+        if planned.root.identity == identity:
+            break
+        planned.release()
+        planned = make()
+    return planned
 
 
 def plan_differs(why: str) -> StoreError:

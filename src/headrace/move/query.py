@@ -12,7 +12,8 @@ import time
 import uuid
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -20,11 +21,12 @@ from headrace.engine.failures import from_spark
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.move import states, ticket
 from headrace.move.advice import Advice, advise
-from headrace.move.claim import Claim
+from headrace.move.attempt import Attempt
+from headrace.move.claim import Origin
 from headrace.move.files import Folder
-from headrace.move.inputs import inputs_of, refuse
-from headrace.move.plan import Holding, Pipeline, extracted, placements, state_of
-from headrace.move.planned import Planned, plan
+from headrace.move.inputs import Inputs, inputs_of, refuse
+from headrace.move.plan import Pipeline, extracted, placements, state_of
+from headrace.move.planned import Planned, plan, plan_as
 from headrace.move.program import settings_of
 from headrace.move.progress import PipelineProgress, Progress
 from headrace.move.spark_plans import Stage
@@ -40,21 +42,17 @@ _WRITERS = 4
 """States written at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The ticket a query was resumed from."""
-
-    folder: Folder
-    ticket: Ticket
-    claim: Claim
-    keep: bool
-
-
 class RunningQuery:
     """A query started by ``headrace.run`` or ``headrace.resume``."""
 
     def __init__(
-        self, user: SparkSession, planned: Planned, *, to: str | None = None, origin: Origin | None = None
+        self,
+        user: SparkSession,
+        planned: Planned,
+        *,
+        to: str | None = None,
+        origin: Origin | None = None,
+        entering: Callable[[RunningQuery], None] | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self.restarted: HeadraceError | None = None
@@ -63,16 +61,27 @@ class RunningQuery:
         self._planned = planned
         self._origin = origin
         self._to = to
+        self._entering = entering
         self._status = "not started"
         self._error: BaseException | None = None
         self._table: pa.Table | None = None
         self._answering = False
-        self._attempt: threading.Thread | None = None
-        self._group = ""
+        self._attempt: Attempt | None = None
+        """The attempt that runs; none while the query is paused or stopped."""
+        self._kept: dict[Pipeline, Stage] = {}
+        """Stages of an earlier attempt whose rows stand in the plan."""
+        self._inputs = Inputs.of_json(origin.ticket.manifest["inputs"]) if origin is not None else None
+        self._pipelines = origin.ticket.progress[1] if origin is not None else 0
+        """What the whole query reads, and how many pipelines it has: a plan with state in it lacks those below."""
         self._began = time.monotonic()
         self._ended: float | None = None
         self._over = threading.Event()
+        self._leaving = threading.Lock()
+        """One ticket at a time; taken before the others."""
         self._changing = threading.RLock()
+        """The status changes under it."""
+        self._aiming = threading.Lock()
+        """Where the answer goes is settled under it."""
         self._ticket: Ticket | None = None
 
     # What a user can ask -----------------------------------------------------------------------------------------
@@ -85,9 +94,12 @@ class RunningQuery:
     def start(self) -> RunningQuery:
         """Start it, if nobody has."""
         with self._changing:
-            if self._status == "not started":
-                self._began = time.monotonic()
-                self._go()
+            if self._status != "not started":
+                return self
+            self._began = time.monotonic()
+            self._go()
+        if self._entering is not None:
+            self._entering(self)
         return self
 
     def result(self, timeout: float | None = None) -> Result:
@@ -118,18 +130,19 @@ class RunningQuery:
         """Have the answer written as Parquet instead of brought here; ``result()`` waits for it."""
         if Folder(self._user, path).exists():
             raise StoreError("PATH_EXISTS", f"{path} is there already", hint="name a new path")
-        with self._changing:
-            if not self._answering and self._status != "finished":
+        with self._changing, self._aiming:
+            if not self._answering and not self._over.is_set():
                 self._to = path
                 return self
-        table = self.result().arrow()
-        self._user.createDataFrame(table).write.parquet(path)
+        found = self.result()
+        frame = self._user.read.parquet(self._to) if self._to is not None else found.spark()
+        frame.write.parquet(path)
         return self
 
     def progress(self) -> Progress:
         """The pipelines, and how far each has got."""
         with self._changing:
-            held = {stage.pipeline: stage for stage in self._planned.stages()}
+            held = self._stages()
             found = []
             for pipeline in self._planned.depends:
                 if pipeline is None:
@@ -144,13 +157,11 @@ class RunningQuery:
                     state = self._carried()[pipeline]
                     found.append(PipelineProgress(state.operator, True, state.rows, state.bytes, moved=True))
                 else:
-                    found.append(PipelineProgress(self._operator(pipeline), False))
+                    found.append(PipelineProgress(states.text_of(self._planned.breaker(pipeline).node), False))
             done = self._status == "finished"
             finished = len(found) + 1 if done else sum(each.finished for each in found)
-            total, skipped = len(found) + 1, 0
-            if self._origin is not None:
-                total = max(total, self._origin.ticket.progress[1])
-                skipped = total - len(found) - 1  # pipelines below a state are not even in the plan
+            total = max(len(found) + 1, self._pipelines)
+            skipped = total - len(found) - 1
             last = PipelineProgress("the answer", done, self._table.num_rows if self._table is not None else None)
             seconds = (self._ended or time.monotonic()) - self._began
             return Progress(self._status, finished + skipped, total, (*found, last), seconds)
@@ -161,7 +172,7 @@ class RunningQuery:
         Stages in flight are finished first, for at most ``grace`` seconds, or given up (``finish=False``). What
         cannot be moved is refused before anything stops. If the ticket cannot be written, the query goes on here.
         """
-        with self._changing:
+        with self._leaving, self._changing:
             self._must_run("suspend")
             refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
             folder = ticket.new_folder(self._user, path)
@@ -169,22 +180,23 @@ class RunningQuery:
                 if finish:
                     self._finish_stages(grace)
                 self._halt()
-                try:
-                    found = self._write(folder, self._finished())
-                except BaseException:
-                    self._go_on()
-                    raise
+                found = self._write(folder, self._finished())
             except BaseException:
-                folder.remove()
+                try:
+                    folder.remove()
+                finally:
+                    self._carry_on()
                 raise
             self._ticket = found
+            if self._origin is not None:
+                self._origin.use_up()  # the new ticket has everything
             self._end("suspended")
-            self._let_go(self._planned.stages())
+            states.let_go(self._user, [*self._planned.stages(), *self._kept.values()])
             return found
 
     def snapshot(self, path: str) -> Ticket:
         """Leave a ticket of what is finished now, and go on."""
-        with self._changing:
+        with self._leaving, self._changing:
             self._must_run("take a snapshot of")
             refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
             folder = ticket.new_folder(self._user, path)
@@ -201,12 +213,17 @@ class RunningQuery:
             return advise(self._user, self.progress(), self._needed_bytes())
 
     def cancel(self) -> None:
-        """Give the query up."""
+        """Give the query up, unless it has its answer."""
         with self._changing:
-            if self._status in ("running", "paused"):
+            if self._status not in ("running", "paused"):
+                return
+            try:
                 self._halt()
-                self._error = ExecutionError("QUERY_CANCELLED", "the query was cancelled", hint="run it again")
-                self._end("failed")
+            except HeadraceError:
+                pass
+            finally:
+                if not self._over.is_set():
+                    self._fail(ExecutionError("QUERY_CANCELLED", "the query was cancelled", hint="run it again"))
 
     def watch(self) -> Result:
         """Wait with a live bar, in a terminal or a notebook."""
@@ -233,7 +250,11 @@ class RunningQuery:
         with self._changing:
             self._must_run("pause")
             refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
-            self._halt()
+            try:
+                self._halt()
+            except BaseException:
+                self._carry_on()
+                raise
             self._status = "paused"
 
     def proceed(self) -> None:
@@ -247,48 +268,53 @@ class RunningQuery:
     def _go(self) -> None:
         self._status = "running"
         self._answering = False
-        self._group = f"headrace-{self.id}-{uuid.uuid4().hex[:6]}"
-        self._attempt = threading.Thread(
-            target=self._work, args=(self._planned, self._group), name=self._group, daemon=True
-        )
-        self._attempt.start()
+        planned = self._planned
+        self._attempt = Attempt(self._user, self.id, lambda: self._answer(planned), self._end_with, self._changing)
 
-    def _work(self, planned: Planned, group: str) -> None:
-        table, error = None, None
-        try:
-            self._user.sparkContext.setJobGroup(group, f"headrace {self.id}", interruptOnCancel=True)
-            frame = planned.answer(planned.adaptive.execute())
+    def _answer(self, planned: Planned) -> pa.Table | None:
+        """The answer of a plan; none where it goes to files."""
+        frame = planned.answer(planned.adaptive.execute())
+        with self._aiming:
             self._answering = True
-            if self._to is not None:
-                self._clear_leavings()
-                frame.write.parquet(self._to)
-            else:
-                table = frame.toArrow()
-        except BaseException as caught:
-            error = caught
-        if group != self._group:
-            return  # stopped by somebody who holds the lock and says how it ended
-        with self._changing:
-            if group != self._group:
-                return
-            if error is None:
-                self._table = table
-                if self._origin is not None and not self._origin.keep:
-                    ticket.finish(self._origin.folder)
-                self._end("finished")
-            else:
-                self._error = error if isinstance(error, HeadraceError) else from_spark(_exception(error))
-                self._end("failed")
+        if self._to is None:
+            return frame.toArrow()
+        self._clear_leavings()
+        frame.write.parquet(self._to)
+        return None
+
+    def _end_with(self, attempt: Attempt) -> None:
+        """The query has come to its end by itself."""
+        if attempt.error is not None:
+            self._fail(attempt.error)
+            return
+        self._table = attempt.answer
+        try:
+            if self._origin is not None:
+                self._origin.use_up()
+        finally:
+            self._end("finished")
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        try:
+            if not isinstance(error, HeadraceError):
+                self._error = from_spark(_exception(error))
+        finally:
+            self._end("failed")
 
     def _halt(self) -> None:
-        """Stop the attempt; the stages it has finished keep their rows."""
+        """Stop the attempt; the stages it has finished keep their rows. One at its end by then has ended the query."""
         self._must_run("stop")
-        attempt, group = self._attempt, self._group
-        self._group = ""
-        context: Any = self._user.sparkContext
-        while attempt is not None and attempt.is_alive():
-            context._jsc.sc().cancelJobGroupAndFutureJobs(group)
-            attempt.join(0.5)
+        attempt = self._attempt
+        if attempt is not None:
+            by_itself = attempt.over
+            try:
+                attempt.stop()
+            finally:
+                self._attempt, self._answering = None, False
+                if by_itself or attempt.error is None:
+                    self._end_with(attempt)
+            self._must_run("stop")
         self._clear_leavings()
 
     def _clear_leavings(self) -> None:
@@ -298,32 +324,52 @@ class RunningQuery:
             if folder.exists() and set(folder.names()) <= {"_temporary"}:
                 folder.remove()
 
+    def _carry_on(self) -> None:
+        """Go on here, if the query was stopped for something that has failed."""
+        if self._status == "running" and self._attempt is None:
+            self._go_on()
+
     def _go_on(self) -> None:
         """Run again from the stages that are finished, without writing anything."""
-        stages_now = {stage.pipeline: stage for stage in self._planned.stages() if stage.finished}
+        try:
+            self._planned = self._planned_on()
+            self._go()
+        except Exception as error:
+            self._fail(error)
+
+    def _planned_on(self) -> Planned:
+        """The plan that goes on from what is finished; from the beginning, should Spark plan it in another way now."""
+        before = self._planned
+        finished = {pipeline: stage for pipeline, stage in self._stages().items() if stage.finished}
         carried = self._carried()
-        needed = self._needed(stages_now.keys() | carried.keys())
         rows: dict[Pipeline, Callable[[], Any]] = {}
         types: dict[Pipeline, tuple[str, ...]] = {}
-        for pipeline in needed:
-            stage = stages_now.get(pipeline)
+        for pipeline in self._needed(finished.keys() | carried.keys()):
+            stage = finished.get(pipeline)
             if stage is not None:
                 rows[pipeline], types[pipeline] = _held(self._user, stage), states.types_of(stage.node)
             elif self._origin is not None:
                 io = states.io_session(self._user)
                 rows[pipeline] = states.reader(io, self._origin.folder, carried[pipeline])
                 types[pipeline] = carried[pipeline].types
-        again = plan(self._planned.program, self._planned.spark, self._planned.cached_at())
-        self._planned = replace(again.with_state(rows, types), caches=self._planned.caches)
-        self._go()
+        cached = before.cached_at()
+        again = plan_as(before.root.identity, lambda: plan(before.program, before.spark, cached))
+        self._inputs, self._pipelines, self._kept = self._all_inputs(), self.progress().total, {}
+        try:
+            again = again.with_state(rows, types)
+            self._kept = {pipeline: finished[pipeline] for pipeline in rows if pipeline in finished}
+        except StoreError:
+            pass
+        return replace(again, caches=before.caches)
 
     def _finish_stages(self, grace: float | None) -> None:
-        """Wait for the stages in flight; new ones may begin meanwhile, and are given up."""
+        """Wait for the stages in flight; new ones may begin meanwhile, and are given up. A pause gives up all."""
         ends = None if grace is None else time.monotonic() + grace
-        flying = [stage for stage in self._planned.stages() if not stage.finished]
-        while any(not stage.finished for stage in flying) and not self._over.is_set():
-            if ends is not None and time.monotonic() > ends:
-                return
+        attempt = self._attempt
+        flying = [stage for stage in self._stages().values() if not stage.finished]
+        while attempt is not None and self._attempt is attempt and not self._over.is_set():
+            if all(stage.finished for stage in flying) or (ends is not None and time.monotonic() > ends):
+                break
             # The lock is given up, so that the query may end.
             self._changing.release()
             try:
@@ -345,17 +391,26 @@ class RunningQuery:
         raise ExecutionError(condition, f"cannot {what} the query: {why}", hint=hint)
 
     def _end(self, status: str) -> None:
-        self._status = status
-        self._ended = time.monotonic()
-        self._planned.release()
-        if self._origin is not None:
-            self._origin.claim.release()
-        self._over.set()
+        with ExitStack() as last:  # whatever fails here, nobody waits for ever
+            last.callback(self._over.set)
+            if self._origin is not None:
+                last.callback(self._origin.claim.release)
+            last.callback(self._planned.release)
+            self._status = status
+            self._ended = time.monotonic()
 
     # State -------------------------------------------------------------------------------------------------------
 
+    def _stages(self) -> dict[Pipeline, Stage]:
+        """The stages so far; those of an earlier attempt until their rows are exchanged again."""
+        found = {stage.pipeline: stage for stage in self._planned.stages()}
+        for pipeline, stage in self._kept.items():
+            if pipeline not in found or not found[pipeline].finished:
+                found[pipeline] = stage
+        return found
+
     def _finished(self) -> list[Stage]:
-        return [stage for stage in self._planned.stages() if stage.finished and states.writable(stage)]
+        return [stage for stage in self._stages().values() if stage.finished and states.writable(stage)]
 
     def _carried(self) -> dict[Pipeline, states.State]:
         """State that came with a ticket and stands in the plan."""
@@ -411,38 +466,16 @@ class RunningQuery:
                 "cached": [list(path) for path in self._planned.cached_at()],
             },
             "settings": settings_of(self._planned.spark),
-            "inputs": self._inputs().as_json(),
+            "inputs": self._all_inputs().as_json(),
             "states": [state.as_json() for state in written],
             "progress": {"finished": known.total - 1 - below, "total": known.total, "seconds": known.seconds},
         }
         folder.publish(ticket.MANIFEST, ticket.sealed(manifest))
-        if self._origin is not None and not self._origin.keep and self._group == "":
-            ticket.finish(self._origin.folder)  # the new ticket has everything
         return Ticket(folder.address, manifest)
 
-    def _inputs(self) -> Any:
-        """What the whole query reads: of a resumed one, what its first plan read."""
-        from headrace.move.inputs import Inputs
-
-        if self._origin is not None:
-            return Inputs.of_json(self._origin.ticket.manifest["inputs"])
-        return inputs_of(self._planned.reader, self._planned.root)
-
-    def _operator(self, pipeline: Pipeline) -> str:
-        for operator in self._planned.root.walk():
-            if operator.is_breaker and operator.pipeline == pipeline:
-                return states.text_of(operator.node)
-        return "?"
-
-    def _let_go(self, held: Collection[Stage]) -> None:
-        """Free what the stages hold: the query will not need it here."""
-        cleaner = self._user.sparkContext._jsc.sc().cleaner()
-        for stage in held:
-            if not cleaner.isDefined() or not stage.finished:
-                continue
-            node = states.exchange_of(stage)
-            if stage.pipeline.holding is Holding.ROWS and "Shuffle" in str(node.getClass().getSimpleName()):
-                cleaner.get().doCleanupShuffle(node.shuffleId(), False)
+    def _all_inputs(self) -> Inputs:
+        """What the whole query reads."""
+        return self._inputs or inputs_of(self._planned.reader, self._planned.root)
 
 
 def _held(spark: SparkSession, stage: Stage) -> Callable[[], Any]:

@@ -1,7 +1,7 @@
 """Queries run by ``headrace run`` on this machine: who they are, and how another process asks one to suspend.
 
 Each has a small file in ``$HEADRACE_RUNS`` (``~/.headrace/runs``) while it runs. To suspend one, an order is put
-beside that file and its process gets SIGTERM; it answers in the file.
+beside that file and its process gets SIGTERM; it answers in the file. A query that cannot be suspended goes on.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ class Run:
         else:
             self._file.unlink(missing_ok=True)
 
+    def decline(self, error: str) -> None:
+        """Say why it goes on, to whoever asked for it."""
+        self._put({**self.read(), "error": error, "runs": True})
+        self._order.unlink(missing_ok=True)
+
     def read(self) -> dict[str, Any]:
         try:
             found: dict[str, Any] = json.loads(self._file.read_text())
@@ -80,16 +85,20 @@ class Run:
                 "RUN_NOT_FOUND", f"no query {self.id} runs here", hint="headrace tickets lists what is suspended"
             ) from None
 
-    def order(self) -> Order:
-        """What was ordered; SIGTERM from anybody else means to finish what is in flight."""
+    def order(self) -> Order | None:
+        """What was ordered; nothing if SIGTERM came from anybody else."""
         try:
             return Order(**json.loads(self._order.read_text()))
         except (FileNotFoundError, ValueError, TypeError):
-            return Order()
+            return None
 
     def suspend(self, order: Order, patience: float = 60.0) -> str:
         """Have the process suspend the query: the ticket's address."""
-        pid = int(self.read()["pid"])
+        found = self.read()
+        entry = {key: value for key, value in found.items() if key not in ("error", "runs")}
+        pid = int(entry["pid"])
+        if entry != found:  # nobody waited for that answer
+            self._put(entry)
         self._order.write_text(json.dumps({"finish": order.finish, "grace": order.grace}))
         try:
             os.kill(pid, signal.SIGTERM)
@@ -97,11 +106,16 @@ class Run:
             while time.monotonic() < ends:
                 found = self.read()
                 if "ticket" in found or "error" in found:
-                    self._file.unlink(missing_ok=True)
+                    if "runs" in found:
+                        self._put(entry)
+                    else:
+                        self._file.unlink(missing_ok=True)
                     if "ticket" in found:
                         return str(found["ticket"])
                     raise ExecutionError(
-                        "NOT_SUSPENDED", f"{self.id}: {found['error']}", hint="its answer may be there"
+                        "NOT_SUSPENDED",
+                        f"{self.id}: {found['error']}",
+                        hint="it goes on" if "runs" in found else "its answer may be there",
                     )
                 os.kill(pid, 0)
                 time.sleep(0.05)
@@ -117,7 +131,7 @@ class Run:
         )
 
     def _put(self, found: dict[str, Any]) -> None:
-        part = self._file.with_suffix(".part")
+        part = self._file.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(found))
         part.rename(self._file)
 

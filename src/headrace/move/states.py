@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -246,3 +246,15 @@ def seconds_of(stage: Stage) -> float | None:
         names = ("collectTime", "buildTime", "broadcastTime")
         return sum(int(metrics.apply(name).value()) for name in names if metrics.contains(name)) / 1000
     return None
+
+
+def let_go(spark: SparkSession, stages: Collection[Stage]) -> None:
+    """Free what finished stages hold: the query will not need it here."""
+    context: Any = spark.sparkContext
+    cleaner = context._jsc.sc().cleaner()
+    for stage in stages:
+        if not cleaner.isDefined() or not stage.finished:
+            continue
+        node = exchange_of(stage)
+        if stage.pipeline.holding is Holding.ROWS and "Shuffle" in str(node.getClass().getSimpleName()):
+            cleaner.get().doCleanupShuffle(node.shuffleId(), False)

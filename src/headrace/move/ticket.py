@@ -112,13 +112,14 @@ def opened(text: str, where: str) -> dict[str, Any]:
 
 
 def new_folder(spark: SparkSession, address: str) -> Folder:
-    """An empty folder for a ticket; what stands there already is not touched."""
+    """A folder for one ticket, which was empty or not there; what stands there already is not touched."""
     folder = Folder(spark, address)
-    if folder.names():
-        what = "is a ticket already" if folder.exists(MANIFEST) else "is not empty"
-        raise StoreError("TICKET_EXISTS", f"{folder.address} {what}", hint="name a new or empty folder")
-    folder.make()
-    return folder
+    if not folder.names():
+        folder.make()
+        if folder.create(f"{MANIFEST}.part"):
+            return folder
+    what = "is a ticket already" if folder.exists(MANIFEST) else "is not empty"
+    raise StoreError("TICKET_EXISTS", f"{folder.address} {what}", hint="name a new or empty folder")
 
 
 def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:

@@ -1,0 +1,317 @@
+"""Whatever meets a query that is being stopped, its answer or its ticket is there once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from programs import GROUPED, TOTALS, after_one_stage, refusal, slow_program, taken
+
+import headrace
+from headrace.errors import ExecutionError, StoreError
+from headrace.move import claim, priority, query
+from headrace.move import ticket as tickets
+from headrace.move.attempt import Attempt
+from headrace.move.files import Folder
+from headrace.move.planned import Planned, plan_differs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.move.query import RunningQuery
+
+FAILING = "SELECT k, sum(n) / (max(k) - k) FROM numbers GROUP BY k"
+
+
+def slow_stage(path: str, seconds: float) -> Callable[[SparkSession], DataFrame]:
+    """A grouping that is finished at once, and a stage above it that takes its time."""
+    grouped = slow_program(path, seconds)
+
+    def build(spark: SparkSession) -> DataFrame:
+        from pyspark.sql.functions import sum
+
+        return grouped(spark).toDF("k", "total").groupBy("total").agg(sum("k").alias("k")).select("k", "total")
+
+    return build
+
+
+def beside(what: Callable[[], Any]) -> Callable[[], Any]:
+    """Do it in a thread; the function returned waits, and gives what came of it or the error's condition."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(what())
+        except headrace.HeadraceError as error:
+            found.append(error.condition)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def wait() -> Any:
+        thread.join(60)
+        assert found, "it waits for ever"
+        return found[0]
+
+    return wait
+
+
+def in_flight(running: RunningQuery, count: int = 1) -> None:
+    """Wait until so many stages are finished and another one runs."""
+    deadline = time.monotonic() + 60
+    while True:
+        finished = [stage.finished for stage in running._planned.stages()]
+        if finished.count(True) >= count and False in finished:
+            return
+        assert running.status == "running" and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def answer_of(spark: SparkSession, ticket: tickets.Ticket) -> list[tuple[Any, ...]]:
+    return sorted(headrace.resume(spark, ticket).result(60).rows())
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("text", "to_files", "condition"),
+    [(GROUPED, False, "QUERY_FINISHED"), (GROUPED, True, "QUERY_FINISHED"), (FAILING, False, "QUERY_FAILED")],
+)
+def test_a_query_at_its_end_before_it_is_stopped_has_ended(
+    spark: SparkSession, numbers: str, tmp_path: Path, text: str, to_files: bool, condition: str
+) -> None:
+    running = headrace.run(spark, text, start=False)
+    if to_files:
+        running.to_parquet(str(tmp_path / "out"))
+
+    def suspend() -> str:
+        with running._changing:  # as suspend has it, from before the end
+            running.start()
+            while running._attempt is None or not running._attempt.over:
+                time.sleep(0.01)
+            return refusal(lambda: running.suspend(str(tmp_path / "t"), finish=False))
+
+    assert beside(suspend)() == condition
+    assert not (tmp_path / "t").exists()
+    if condition == "QUERY_FAILED":
+        assert refusal(lambda: running.result(10)) == "DIVIDE_BY_ZERO"
+        return
+    running.cancel()
+    assert running.status == "finished"
+    found = spark.read.parquet(str(tmp_path / "out")).collect() if to_files else running.result(10).rows()
+    assert sorted(map(tuple, found)) == TOTALS
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("meanwhile", ["pause", "suspend", "cancel"])
+def test_while_one_waits_to_suspend_another(spark: SparkSession, numbers: str, tmp_path: Path, meanwhile: str) -> None:
+    running = headrace.run(spark, slow_stage(numbers, 20.0))
+    in_flight(running)
+    path = str(tmp_path / "t")
+    grace = 0.5 if meanwhile == "suspend" else None
+    suspended = beside(lambda: running.suspend(path, grace=grace))
+    while not (tmp_path / "t").exists():
+        time.sleep(0.01)
+    match meanwhile:
+        case "pause":  # gives the stage up that suspend waits for
+            running.pause()
+        case "suspend":
+            assert refusal(lambda: running.suspend(path, finish=False)) == "QUERY_SUSPENDED"
+            assert refusal(lambda: running.snapshot(path)) == "QUERY_SUSPENDED"
+        case "cancel":
+            running.cancel()
+            assert suspended() == "QUERY_FAILED" and not (tmp_path / "t").exists()
+            assert refusal(lambda: running.result(10)) == "QUERY_CANCELLED"
+            return
+    ticket = suspended()
+    assert running.status == "suspended" and ticket.progress == (1, 3)
+    folder, found = tickets.load(spark, path)
+    assert found == ticket and len(ticket.states) == 1 and folder.exists("state/0/_SUCCESS")
+
+
+@pytest.mark.spark
+def test_a_paused_query_is_suspended_with_what_it_has(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+    running = headrace.run(spark, slow_stage(numbers, 0.1))
+    in_flight(running)
+    running.pause()
+    ticket = beside(lambda: running.suspend(str(tmp_path / "t")))()  # nothing is in flight any more
+    assert ticket.progress == (1, 3) and len(ticket.states) == 1
+    assert answer_of(spark, ticket) == TOTALS
+
+
+@pytest.mark.spark
+def test_a_query_paused_again_at_once_keeps_its_work(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
+    running.pause()
+
+    def nothing(*_: Any) -> None:
+        while running._attempt is None or not running._attempt._stopped:
+            time.sleep(0.01)
+        raise ExecutionError("STOPPED", "before it did anything", hint="none")
+
+    monkeypatch.setattr(query.RunningQuery, "_answer", nothing)
+    for _ in range(2):
+        running.proceed()
+        running.pause()
+    monkeypatch.undo()
+    assert running.progress().finished == 1
+    assert len(running.snapshot(str(tmp_path / "t")).states) == 1 and running.status == "paused"
+    running.proceed()
+    assert sorted(running.result(60).rows()) == TOTALS
+    assert answer_of(spark, tickets.load(spark, str(tmp_path / "t"))[1]) == TOTALS
+
+
+@pytest.mark.spark
+def test_a_snapshot_of_a_paused_query_leaves_it_the_ticket_it_came_from(
+    spark: SparkSession, numbers: str, tmp_path: Path
+) -> None:
+    first = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1))).suspend(str(tmp_path / "first"))
+    resumed = headrace.resume(spark, first)
+    resumed.pause()
+    second = resumed.snapshot(str(tmp_path / "second"))
+    assert not (tmp_path / "first" / "used.json").exists()
+    resumed.proceed()
+    assert sorted(resumed.result(60).rows()) == TOTALS
+    assert (tmp_path / "first" / "used.json").exists()
+    assert answer_of(spark, second) == TOTALS
+
+
+@pytest.mark.spark
+def test_an_answer_is_not_lost_with_the_ticket_it_came_from(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = taken(spark, tmp_path / "t")
+
+    def full(_: Folder) -> None:
+        raise StoreError("TICKET_NOT_WRITTEN", "no space left on device", hint="make room")
+
+    monkeypatch.setattr(claim, "finish", full)
+    with pytest.warns(RuntimeWarning, match="marked as used"):
+        assert headrace.resume(spark, ticket).result(60).rows() == TOTALS
+    monkeypatch.undo()
+    assert headrace.resume(spark, ticket).result(60).rows() == TOTALS  # the claim was given back
+
+
+@pytest.mark.spark
+def test_a_ticket_used_up_between_looking_and_claiming_is_used(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = taken(spark, tmp_path / "t")
+
+    really = claim.claim
+
+    def late(folder: Folder) -> claim.Claim:
+        tickets.finish(folder)
+        return really(folder)
+
+    monkeypatch.setattr(claim, "claim", late)
+    assert refusal(lambda: headrace.resume(spark, ticket, on_mismatch="restart")) == "TICKET_USED"
+
+
+@pytest.mark.spark
+def test_one_folder_is_for_one_ticket(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tickets.new_folder(spark, str(tmp_path / "t"))
+    assert refusal(lambda: tickets.new_folder(spark, str(tmp_path / "t"))) == "TICKET_EXISTS"
+    assert folder.create("x") and not folder.create("x")
+
+
+@pytest.mark.spark
+def test_a_query_that_cannot_go_on_has_failed_or_begins_anew(
+    spark: SparkSession, numbers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differs(*_: Any) -> None:
+        raise plan_differs("for a test")
+
+    def broken(*_: Any) -> None:
+        raise ExecutionError("BROKEN", "for a test", hint="none")
+
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
+    running.pause()
+    monkeypatch.setattr(Planned, "with_state", differs)
+    running.proceed()
+    assert not running._planned.scans
+    running.pause()
+    monkeypatch.setattr(query, "plan", broken)
+    running.proceed()
+    assert refusal(lambda: running.result(60)) == "BROKEN"
+    monkeypatch.undo()
+    anew = headrace.run(spark, GROUPED)
+    assert anew.result(60).rows() == TOTALS
+
+
+@pytest.mark.spark
+def test_an_impatient_user_has_a_query_that_runs(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
+    assert running._attempt is not None
+    thread = running._attempt._thread
+    join, interrupts = thread.join, [KeyboardInterrupt()]
+
+    def joined(timeout: float | None = None) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        join(timeout)
+
+    monkeypatch.setattr(thread, "join", joined)
+    with pytest.raises(KeyboardInterrupt):
+        running.suspend(str(tmp_path / "t"))
+    assert not (tmp_path / "t").exists() and not thread.is_alive()
+    assert running.status == "running" and len(running._planned.scans) == 1
+    assert sorted(running.result(60).rows()) == TOTALS
+
+
+def test_those_ahead_who_leave_while_one_is_being_paused_are_seen() -> None:
+    class Query:
+        """What making room needs of a query."""
+
+        def __init__(self, before_pause: Callable[[], None] = lambda: None) -> None:
+            self.status = "running"
+            self.over = threading.Event()
+            self.before_pause = before_pause
+
+        def pause(self) -> None:
+            self.before_pause()
+            self.status = "paused"
+
+        def proceed(self) -> None:
+            self.status = "running"
+
+        def wait(self) -> None:
+            self.over.wait()
+
+    short = Query()
+
+    def leave() -> None:
+        short.over.set()
+        time.sleep(0.1)
+
+    long = Query(leave)
+    priority.enter(short, "test", None)  # type: ignore[arg-type]
+    priority.enter(long, None, "test")  # type: ignore[arg-type]
+    deadline = time.monotonic() + 10
+    while long.status == "paused" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert long.status == "running"
+    long.status = "finished"
+
+
+@pytest.mark.spark
+def test_an_attempt_is_told_of_once(spark: SparkSession) -> None:
+    """At its end and stopped at the same time, in any order: the end is told by one of the two."""
+    lock = threading.RLock()
+    told: list[Attempt] = []
+    for wait in (0.0, 0.001, 0.01, 0.03):
+        told.clear()
+        attempt = Attempt(spark, "test", lambda: None, told.append, lock)
+        time.sleep(wait)
+        with lock:
+            by_thread = bool(told)
+            attempt.stop()
+            assert attempt.over and attempt.error is None
+        assert bool(told) == by_thread
