@@ -259,11 +259,11 @@ def _move_every(result: Moves, file: Path) -> str:
     names = [name for name in result.every_stage if any(move.query == name for move in result.moves)]
     own = {name: [move for move in result.moves if move.query == name] for name in names}
     series = {
-        "once": (
-            [100 * _mean([m.suspend / m.local for m in own[name]]) for name in names],
+        "moved once, and resumed": (
+            [100 * _mean([m.overhead for m in own[name]]) for name in names],
             [_mean([m.state_bytes / 1e6 for m in own[name]]) for name in names],
         ),
-        "at every stage": (
+        "state kept at every stage": (
             [100 * result.every_stage[name].overhead for name in names],
             [result.every_stage[name].state_bytes / 1e6 for name in names],
         ),
