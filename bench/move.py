@@ -40,12 +40,12 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured: queries and scale by suite."""
+    """How much is measured."""
 
-    chosen: Mapping[str, tuple[str, ...]]
-    scales: Mapping[str, float]
-    pairs: int = 3
-    points: int = 4
+    chosen: Mapping[str, Mapping[str, float]]
+    """The queries that are moved, by suite, with the scale of each."""
+    pairs: int = 2
+    points: int = 3
     """Moves of a query, spread over its pipelines."""
     parallel: tuple[int, ...] = (1, 2, 4)
     states_scale: float = 1.0
@@ -53,23 +53,23 @@ class Extent:
     """The queries whose states are measured; all of them if None."""
 
     def queries(self) -> list[Query]:
-        return [SUITES[suite].query(name) for suite, names in self.chosen.items() for name in names]
+        return [
+            SUITES[suite].query(name, scale) for suite, chosen in self.chosen.items() for name, scale in chosen.items()
+        ]
 
     def measured(self) -> list[Query]:
         """The queries whose states are measured."""
         if self.states_of is None:
-            return [query for suite in SUITES.values() for query in suite.queries().values()]
-        return [SUITES[suite].query(name) for suite, names in self.states_of.items() for name in names]
+            return [query for suite in SUITES.values() for query in suite.queries(self.states_scale).values()]
+        return [
+            SUITES[suite].query(name, self.states_scale) for suite, names in self.states_of.items() for name in names
+        ]
 
 
-WHOLE = Extent(
-    {"TPC-H": ("q9", "q18", "q21"), "TPC-DS": ("q23a", "q78")},
-    {"TPC-H": 5.0, "TPC-DS": 3.0},
-)
+WHOLE = Extent({"TPC-H": {"q9": 8.0, "q18": 5.0, "q21": 5.0}, "TPC-DS": {"q23a": 5.0, "q78": 7.0}})
 """Long queries of many stages, each at least 20 s on two cores."""
 QUICK = Extent(
-    {"TPC-H": ("q18",), "TPC-DS": ("q65",)},
-    {"TPC-H": 0.1, "TPC-DS": 0.1},
+    {"TPC-H": {"q18": 0.1}, "TPC-DS": {"q65": 0.1}},
     pairs=2,
     points=2,
     parallel=(1, 2),
@@ -83,12 +83,18 @@ class Move:
     """One query moved once: seconds of each part, and what moved."""
 
     query: str
-    progress: float
+    finished: int
+    """Pipelines, of ``total``."""
+    total: int
     state_bytes: int
     local: float
     until: float
     suspend: float
     resume: float
+
+    @property
+    def progress(self) -> float:
+        return self.finished / self.total
 
     @property
     def overhead(self) -> float:
@@ -175,8 +181,8 @@ class _Bench:
     """How many pipelines are finished before the answer; adaptive execution does without some."""
     _sessions: dict[tuple[str, float], SparkSession] = field(default_factory=dict)
 
-    def session(self, query: Query, scale: float | None = None) -> SparkSession:
-        key = query.suite, self.extent.scales[query.suite] if scale is None else scale
+    def session(self, query: Query) -> SparkSession:
+        key = query.suite, query.scale
         if key not in self._sessions:
             self._sessions[key] = SUITES[query.suite].session(self.spark, key[1])
         return self._sessions[key]
@@ -198,9 +204,9 @@ class _Bench:
 def run(extent: Extent, say: Note) -> Moves:
     """Measure everything. An answer that differs is a failure, and has no figure."""
     result = Moves(extent)
-    for suite, scale in extent.scales.items():
-        say(f"move: {suite} SF {scale:g}")
-        SUITES[suite].data(scale)
+    for query in extent.queries():
+        say(f"move: {query.label} at SF {query.scale:g}")
+        SUITES[query.suite].data(query.scale)
     began = time.perf_counter()
     spark = start_spark()
     result.startup["Spark, where a query is suspended"] = time.perf_counter() - began
@@ -253,11 +259,23 @@ def _idle(bench: _Bench) -> None:
 def _moves(bench: _Bench, other: Target) -> None:
     for query in bench.settled():
         with bench.kept(f"{query.label}, first run elsewhere"):
-            seconds = other.warm(query.suite, bench.extent.scales[query.suite], query.text)
+            seconds = other.warm(query.suite, query.scale, query.text)
             bench.result.startup[f"{query.label}, its first run there"] = seconds
+    with bench.kept("a first move"):
+        first = bench.settled()[0]
+        move = _move(bench, other, first, points(bench.stages[first.label], bench.extent.points)[0])
+        if move is not None:
+            bench.result.startup["writing and reading state in a first move"] = move.suspend + move.resume
     for query in bench.settled():
-        with bench.kept(f"{query.label}, moved"):
-            _moved(bench, other, query)
+        reached = 0.0
+        for wanted in points(bench.stages[query.label], bench.extent.points):
+            if wanted <= reached:
+                continue  # several pipelines end at once
+            with bench.kept(f"{query.label}, moved after {wanted}"):
+                if (move := _move(bench, other, query, wanted)) is None:
+                    break
+                bench.result.moves.append(move)
+                reached = move.finished
 
 
 def points(stages: int, count: int) -> list[int]:
@@ -271,33 +289,28 @@ def points(stages: int, count: int) -> list[int]:
     return [round(stages * (i + 1) / count) for i in range(count)]
 
 
-def _moved(bench: _Bench, other: Target, query: Query) -> None:
-    """The query suspended after some of its pipelines, each time from its beginning."""
-    reached = 0
+def _move(bench: _Bench, other: Target, query: Query, wanted: int) -> Move | None:
+    """The query moved once, from its beginning, when so many pipelines are finished; None if it is faster."""
     local = bench.result.local(query.label)
-    for wanted in points(bench.stages[query.label], bench.extent.points):
-        if wanted <= reached:
-            continue  # several pipelines may end at once
-        with _folder() as to:
-            began = time.perf_counter()
-            running = headrace.run(bench.session(query), query.text)
-            if not _until(running, wanted):
-                break
-            until = time.perf_counter() - began
-            ticket = _unless_finished(partial(running.suspend, str(to / "ticket"), finish=False))
-            if ticket is None:
-                break
-            suspend = time.perf_counter() - began - until
-            scale = bench.extent.scales[query.suite]
-            seconds, answer = other.resume(query.suite, scale, ticket.address, to / "answer")
-        reached, total = ticket.progress
-        check_equal(query.label, [("not moved", bench.answers[query.label]), (f"moved after {reached}", answer)])
-        move = Move(query.label, reached / total, ticket.bytes, local, until, suspend, seconds)
-        bench.say(
-            f"move: {query.label} at {reached} of {total}: {move.state_bytes:,} bytes, {until:.1f} + {suspend:.1f} + "
-            f"{seconds:.1f} s, overhead {move.overhead:+.0%}"
-        )
-        bench.result.moves.append(move)
+    with _folder() as to:
+        began = time.perf_counter()
+        running = headrace.run(bench.session(query), query.text)
+        if not _until(running, wanted):
+            return None
+        until = time.perf_counter() - began
+        ticket = _unless_finished(partial(running.suspend, str(to / "ticket")))
+        if ticket is None:
+            return None
+        suspend = time.perf_counter() - began - until
+        seconds, answer = other.resume(query.suite, query.scale, ticket.address, to / "answer")
+    finished, total = ticket.progress
+    check_equal(query.label, [("not moved", bench.answers[query.label]), (f"moved after {finished}", answer)])
+    move = Move(query.label, finished, total, ticket.bytes, local, until, suspend, seconds)
+    bench.say(
+        f"move: {query.label} at {finished} of {total}: {move.state_bytes:,} bytes, {until:.1f} + {suspend:.1f} + "
+        f"{seconds:.1f} s, overhead {move.overhead:+.0%}"
+    )
+    return move
 
 
 def _until(running: RunningQuery, wanted: int) -> bool:
@@ -363,11 +376,10 @@ def _vacate(bench: _Bench, n: int) -> Vacated:
 
 def _states(bench: _Bench) -> None:
     """The size of the state after each stage, as Spark measured the stages; nothing is written."""
-    scale = bench.extent.states_scale
     for query in bench.extent.measured():
         with bench.kept(f"{query.label}, states"):
             began = time.perf_counter()
-            running = headrace.run(bench.session(query, scale), query.text)
+            running = headrace.run(bench.session(query), query.text)
             running.result()
             seconds = time.perf_counter() - began
             found = _states_of(query, running)

@@ -12,10 +12,10 @@ from bench.report import picture, prose, table
 
 def sections(result: Moves, plots: Mapping[str, str]) -> list[str]:
     """All of the page below its head."""
-    scales = ", ".join(f"{suite} SF {scale:g}" for suite, scale in result.extent.scales.items())
+    chosen = ", ".join(f"{query.label} at SF {query.scale:g}" for query in result.extent.queries())
     return [
         prose(f"""
-            {scales}, from Parquet, on the same cores on both sides of a move. Chosen are long queries of many stages.
+            {chosen}, from Parquet, on the same cores on both sides of a move: long queries of many stages.
             All answers are compared with those of the queries that were not moved."""),
         "",
         *_idle(result),
@@ -67,10 +67,10 @@ def _moves(result: Moves, plots: Mapping[str, str]) -> list[str]:
         "## Moved",
         "",
         prose("""
-            Suspended in one process as soon as so many pipelines are finished, what is in flight given up
-            (`finish=False`), and resumed in another. Overhead is the time of all three parts against plain Spark's,
-            the query left alone. Starting again means to run all of it elsewhere from the same moment on. The first
-            move is the first of both processes, and compiles what moves. (000, Figure 6.12)"""),
+            Suspended in one process at a pipeline's end, and resumed in another. Spark runs several pipelines at once:
+            those in flight are finished first, as `suspend` does unless told otherwise, and count as finished.
+            Overhead is the time of all three parts against plain Spark's, the query left alone. Starting again means to
+            run all of it elsewhere from the same moment on. (000, Figure 6.12)"""),
         "",
         *table(columns, rows),
         "",
@@ -86,7 +86,7 @@ def _every_stage(result: Moves, plots: Mapping[str, str]) -> list[str]:
     rows = []
     for name, every in result.every_stage.items():
         own = [move for move in result.moves if move.query == name]
-        once = [f"{100 * fmean(m.suspend / m.local for m in own):+.0f} %"] if own else ["-"]
+        once = [f"{100 * fmean(m.overhead for m in own):+.0f} %"] if own else ["-"]
         once += [_megabytes(fmean(m.state_bytes for m in own))] if own else ["-"]
         rows.append([name, *once, f"{every.tickets}", f"{100 * every.overhead:+.0f} %", _megabytes(every.state_bytes)])
     if not rows:
@@ -96,9 +96,9 @@ def _every_stage(result: Moves, plots: Mapping[str, str]) -> list[str]:
         "## On demand, or at every stage",
         "",
         prose("""
-            What extracting state costs where the query runs: once, at the points above (the mean), or a ticket whenever
-            a pipeline is finished, which a crash would not lose. Pipelines that finish while a ticket is written share
-            the next one. (000, Figures 6.13 and 6.14)"""),
+            What state costs on demand, the query moved once and resumed (the mean of the points above), or at every
+            stage, a ticket whenever a pipeline is finished, which a crash would not lose; that query stays. Pipelines
+            that finish while a ticket is written share the next one. (000, Figures 6.13 and 6.14)"""),
         "",
         *table(columns, rows),
         "",

@@ -27,11 +27,12 @@ _QUERY = re.compile(r"^-- (q\d+[ab]?)\n([^;]*);", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of a suite."""
+    """One query of a suite, on data of some scale."""
 
     suite: str
     name: str
     text: str
+    scale: float
 
     @property
     def label(self) -> str:
@@ -46,12 +47,12 @@ class Suite:
     files: tuple[Path, ...]
     generator: tuple[str, ...]
 
-    def queries(self) -> dict[str, Query]:
+    def queries(self, scale: float) -> dict[str, Query]:
         found = (pair for file in self.files for pair in _QUERY.findall(file.read_text(encoding="utf-8")))
-        return {name: Query(self.name, name, text) for name, text in found}
+        return {name: Query(self.name, name, text, scale) for name, text in found}
 
-    def query(self, name: str) -> Query:
-        return self.queries()[name]
+    def query(self, name: str, scale: float) -> Query:
+        return self.queries(scale)[name]
 
     def data(self, scale: float) -> Path:
         """The tables under ``data/``, made when first asked for."""

@@ -51,7 +51,17 @@ def _side_by_side(axes: Any, labels: Sequence[str], series: Mapping[str, Sequenc
         there = [(x, v) for x, v in zip(at, values, strict=True) if v is not None]
         axes.bar([x for x, _ in there], [v for _, v in there], width * 0.92, label=name)
     axes.set_xticks(range(len(labels)), labels)
+    _logarithmic(axes)
+
+
+def _logarithmic(axes: Any) -> None:
+    """Heights by powers of ten, told in plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def tpch(outcomes: Mapping[str, Outcome], file: Path) -> str:
@@ -59,9 +69,9 @@ def tpch(outcomes: Mapping[str, Outcome], file: Path) -> str:
     systems = list(dict.fromkeys(name for outcome in outcomes.values() for name in outcome.timings))
     figure, axes = _figure()
     series = {s: [o.timings[s].median if s in o.timings else None for o in outcomes.values()] for s in systems}
-    _side_by_side(axes, list(outcomes), series)
+    _side_by_side(axes, [name.upper() for name in outcomes], series)
     axes.set_ylabel("seconds, insert to answer")
-    axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.25))
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return _save(figure, file)
 
 
@@ -89,7 +99,7 @@ def ring_rates(result: RingResult, files: Path) -> list[str]:
     made = [_save(figure, files / "ring-ingest.svg")]
     made.append(tpch(result.outcomes, files / "ring-queries.svg"))
     figure, axes = _figure()
-    axes.bar(list(result.outcomes), [100 * result.overhead(name) for name in result.outcomes])
+    axes.bar([n.upper() for n in result.outcomes], [100 * result.overhead(name) for name in result.outcomes])
     axes.set_ylabel("% on top of ingest, Headrace")
     made.append(_save(figure, files / "ring-overhead.svg"))
     return made
@@ -115,7 +125,7 @@ def views(result: Views, file: Path) -> str:
     axes.plot(counts, [result.inserts[n] for n in counts], marker="o", label="measured")
     axes.plot(counts, [result.inserts[1] * n for n in counts], linestyle=":", color="grey", label="nothing shared")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    _logarithmic(axes)
     axes.set_xticks(counts, [str(n) for n in counts])
     axes.set_xlabel("views on one stream")
     axes.set_ylabel("seconds, all inserts")
@@ -249,11 +259,11 @@ def _move_every(result: Moves, file: Path) -> str:
     names = [name for name in result.every_stage if any(move.query == name for move in result.moves)]
     own = {name: [move for move in result.moves if move.query == name] for name in names}
     series = {
-        "once": (
-            [100 * _mean([m.suspend / m.local for m in own[name]]) for name in names],
+        "moved once, and resumed": (
+            [100 * _mean([m.overhead for m in own[name]]) for name in names],
             [_mean([m.state_bytes / 1e6 for m in own[name]]) for name in names],
         ),
-        "at every stage": (
+        "state kept at every stage": (
             [100 * result.every_stage[name].overhead for name in names],
             [result.every_stage[name].state_bytes / 1e6 for name in names],
         ),

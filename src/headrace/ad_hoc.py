@@ -30,6 +30,7 @@ from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.stream.intake import Intake, Rows, needed_columns
 from headrace.stream.ring import Scan as RingScan
+from headrace.stream.ring.book import Overflow
 from headrace.stream.ring.layout import WORKERS, SlotKind
 from headrace.stream.ring.scan import WindowOver
 from headrace.types import arrow_schema
@@ -54,9 +55,14 @@ class LostRows(UserWarning):
 class _Feed:
     """One stream of a query: its reader, and what was picked and not yet worked on."""
 
-    def __init__(self, stream: Stream, pipelines: Sequence[InsertPipeline], scan: RingScan, *, by_tasks: bool) -> None:
+    def __init__(
+        self, stream: Stream, pipelines: Sequence[InsertPipeline], scan: RingScan, *, by_tasks: bool, at_once: bool
+    ) -> None:
         self.by_tasks = by_tasks
         """Whether Spark tasks pick: then this process picks only what they leave for too long."""
+        terms = scan.ring.terms
+        self.least = 1 if at_once or terms.overflow is not Overflow.BLOCK else terms.capacity // 4
+        """Tuples a pick waits a moment for: where somebody waits for rows, or writers do not wait, it must be quick."""
         self.stream = stream
         self.pipelines = pipelines
         self.scan = scan
@@ -82,7 +88,7 @@ class _Feed:
             while True:
                 if self.by_tasks and not self._left_alone():
                     return
-                batch = self.scan.next(wait=0.1)
+                batch = self.scan.next(least=self.least, wait=0.1)
                 if batch is None:
                     if self.over:
                         return
@@ -198,7 +204,8 @@ class AdHocQuery:
             for scan in self._scans:
                 stream: Stream = self._runtime.catalog.get(scan.ring.stream, Stream)
                 pipelines = view.pipelines[stream.name.lower()]
-                self._feeds.append(_Feed(stream, pipelines, scan, by_tasks=self._by_tasks(pipelines)))
+                by_tasks = self._by_tasks(pipelines)
+                self._feeds.append(_Feed(stream, pipelines, scan, by_tasks=by_tasks, at_once=self._at_once))
             for pipeline in view.initial:
                 self._keep(view, pipeline.state, [self._rows_of(pipeline.plan)])
             for feed in self._feeds:
@@ -231,6 +238,11 @@ class AdHocQuery:
             self._runtime.worker.forget([s.name for s in self._statics.values()])
             for static in self._statics.values():
                 static.path.unlink(missing_ok=True)
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether rows are wanted before the window ends."""
+        return self._streams_out or self._wanted is not None
 
     def _by_tasks(self, pipelines: Sequence[InsertPipeline]) -> bool:
         """Whether Spark tasks scan: where the setting says so, and the whole fragment is native."""
@@ -273,7 +285,7 @@ class AdHocQuery:
             with self._changed:
                 self._changed.wait_for(lambda: any(f.picked or f.is_over or f.failure for f in self._feeds))
                 # A run over few rows costs about as much as one over many: wait a moment for more.
-                linger = 0.0 if self._streams_out or self._wanted is not None else _LINGER
+                linger = 0.0 if self._at_once else _LINGER
                 self._changed.wait_for(lambda: any(f.is_full or f.is_over for f in self._feeds), linger)
                 taken = [(feed, feed.take()) for feed in self._feeds]
                 failure = next((f.failure for f in self._feeds if f.failure is not None), None)

@@ -277,6 +277,25 @@ def test_finish_reads_what_is_there_and_cancel_does_not(rings: Any) -> None:
         second.next()
 
 
+def test_a_pick_waits_a_moment_for_more(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.stream.ring.scan._LINGER", 1e9)
+    ring = rings(64, timeout=60)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 3)))
+    assert scan.next(least=8, wait=0.01) is None
+    ring.write(rows_of(numbered(3, 5)))
+    assert scan.next(least=8, wait=0).num_rows == 8, "enough is enough"
+    ring.write(rows_of(numbered(8, 2)))
+    assert scan.next(least=8, wait=0) is None
+    monkeypatch.setattr("headrace.stream.ring.scan._LINGER", 0.0)
+    assert scan.next(least=8, wait=0).num_rows == 2, "a moment is over"
+    monkeypatch.setattr("headrace.stream.ring.scan._LINGER", 1e9)
+    ring.write(rows_of(numbered(10, 1)))
+    scan.finish()
+    assert scan.next(least=8, wait=0).num_rows == 1, "no more will come"
+    scan.give_up()
+
+
 def test_text_outlives_its_slots(rings: Any) -> None:
     ring = rings(4, Overflow.OVERWRITE)
     scan = Scan.start(ring, ["text"])

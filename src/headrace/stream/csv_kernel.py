@@ -21,15 +21,31 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from headrace.stream.words import BLOCK, WIDE, copy_wide, count_bits, lowest_bit, matches
+from headrace.stream.words import (
+    BLOCK,
+    WIDE,
+    byte,
+    copy_wide,
+    count_bits,
+    leading_digits,
+    leading_zeros,
+    lowest_bit,
+    matches,
+    number,
+    put_byte,
+    put_word,
+    word,
+)
 from headrace.types import Field
 
 _SKIP, _INT, _DECIMAL, _DATE, _TEXT = range(5)
 _KINDS = {"tinyint": _INT, "smallint": _INT, "int": _INT, "bigint": _INT, "date": _DATE, "string": _TEXT}
 _LF, _CR = 10, 13
-_ORDINARY, _DELIMITER, _NEWLINE, _RETURN = range(4)
 _DIGITS = 18
 """As many decimal digits as a 64-bit integer always holds."""
+_POWERS = 10 ** np.arange(_DIGITS + 1, dtype=np.int64)
+_MONTHS = np.arange(np.datetime64("0000-01"), np.datetime64("10000-02")).astype("M8[D]").astype(np.int64)
+"""The day each month of the years 0 to 9999 begins with, counted from 1970-01-01, and that after the last."""
 
 
 class Kernel:
@@ -45,10 +61,6 @@ class Kernel:
         self.slots = np.array([order.get(n, 0) for n in names], np.int64)
         self.scales = np.array([f.type.scale for f in wanted], np.int64)
         self.limits = np.array([_limit(f) for f in wanted], np.int64)
-        self.classes = np.zeros(256, np.uint8)
-        self.classes[ord(delimiter)] = _DELIMITER
-        self.classes[_LF] = _NEWLINE
-        self.classes[_CR] = _RETURN
         self.delimiter = ord(delimiter)
         self._size = 0
         self._rooms: tuple[Any, Any, Any, Any] = (None, None, None, None)
@@ -65,17 +77,26 @@ class Kernel:
         if data[end - 1] != _LF:
             return None
         values, valid, offsets, chars = self._room(end - start)
+        nulls = np.zeros(len(self.wanted), np.int64)
         rows = _scan(
-            data, start, end, self.kinds, self.runs, self.slots, self.scales, self.limits, self.classes, self.delimiter,
-            self.quote, values, valid, offsets, chars,
+            data, start, end, self.kinds, self.runs, self.slots, self.scales, self.limits, self.delimiter,
+            self.quote, _MONTHS, values, valid, nulls, offsets, chars,
         )  # fmt: skip
-        if rows < 0:
+        if rows < 0 or any(n and not f.nullable for f, n in zip(self.wanted, nulls.tolist(), strict=True)):
             return None
-        arrays = [self._array(f, i, rows, values, valid, offsets, chars) for i, f in enumerate(self.wanted)]
-        if not all(_is_utf8(a) for f, a in zip(self.wanted, arrays, strict=True) if f.type.name == "string"):
-            return None
-        if any(not f.nullable and a.null_count for f, a in zip(self.wanted, arrays, strict=True)):
-            return None
+        arrays = []
+        for i, f in enumerate(self.wanted):
+            mask = pa.py_buffer(np.packbits(valid[i, :rows], bitorder="little")) if nulls[i] else None
+            if f.type.name == "string":
+                ends = offsets[i, : rows + 1]
+                buffers = [mask, _copied(ends, 4), _copied(chars[i, : ends[-1]], 1)]
+            elif f.type.is_decimal:
+                buffers = [mask, _widened(values[i, :rows])]
+            else:
+                buffers = [mask, _copied(values[i, :rows], f.type.arrow.bit_width // 8)]
+            arrays.append(pa.Array.from_buffers(f.type.arrow, rows, buffers, int(nulls[i])))
+            if f.type.name == "string" and not _is_utf8(arrays[-1]):
+                return None
         return arrays
 
     def _room(self, size: int) -> tuple[Any, Any, Any, Any]:
@@ -92,30 +113,30 @@ class Kernel:
             self._size = size
         return self._rooms
 
-    def _array(self, f: Field, i: int, rows: int, values: Any, valid: Any, offsets: Any, chars: Any) -> pa.Array:
-        present = valid[i, :rows]
-        mask = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-        if f.type.name == "string":
-            ends = offsets[i, : rows + 1]
-            text = chars[i, : ends[-1]]
-            return pa.Array.from_buffers(pa.string(), rows, [mask, _buffer(ends, np.int32), _buffer(text, np.uint8)])
-        column = values[i, :rows]
-        if f.type.is_decimal:
-            wide = pa.allocate_buffer(16 * rows)
-            words = np.frombuffer(wide, np.int64).reshape(rows, 2)
-            words[:, 0] = column
-            np.right_shift(column, 63, out=words[:, 1])
-            return pa.Array.from_buffers(f.type.arrow, rows, [mask, wide])
-        dtype = np.dtype(f.type.arrow.to_pandas_dtype() if f.type.name != "date" else np.int32)
-        return pa.Array.from_buffers(f.type.arrow, rows, [mask, _buffer(column, dtype)])
+
+# What leaves the kernel is copied into Arrow's memory, which is used again: fresh pages would cost more than that.
 
 
-def _buffer(values: Any, dtype: Any) -> pa.Buffer:
-    """The values in Arrow's memory, which is used again: fresh pages would cost more than the copying."""
-    buffer = pa.allocate_buffer(len(values) * np.dtype(dtype).itemsize)
+def _copied(values: Any, width: int) -> pa.Buffer:
+    """The values, so many bytes wide: text's bytes and ends, integers, dates."""
+    buffer = pa.allocate_buffer(len(values) * width)
     if len(values):
-        np.frombuffer(buffer, dtype)[:] = values
+        np.frombuffer(buffer, f"i{width}")[:] = values
     return buffer
+
+
+def _widened(values: Any) -> pa.Buffer:
+    """The values in 16 bytes each, as decimals are."""
+    buffer = pa.allocate_buffer(len(values) * 16)
+    _put_wide(values, buffer.address)
+    return buffer
+
+
+@njit(cache=True, nogil=True)
+def _put_wide(values: Any, to: int) -> None:
+    for row in range(len(values)):
+        put_word(to + 16 * row, np.uint64(values[row]))
+        put_word(to + 16 * row + 8, np.uint64(values[row] >> 63))
 
 
 def _runs(kinds: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -153,57 +174,110 @@ def _is_utf8(array: pa.Array) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
-def _past(data: Any, pos: int, end: int, fields: int, is_last: bool, delimiter: int, quote: int) -> int:
-    """Where the delimiter after so many fields is, or the line end if a record's last is one of them.
+# Below, places in the text are addresses; a block ends with a line end.
 
-    -1 if something is in the way that wants a closer look: a quote, a line end too early or too late, the block's end.
+
+@njit(cache=True, nogil=True)
+def _pass(pos: int, end: int, fields: int, is_last: bool, delimiter: int, quote: int) -> tuple[int, int]:
+    """Pass over so many fields, a record's last among them or not: how many were passed, and where the next begins.
+
+    They are fewer where something wants a closer look: a quote, a line end too early or too late, the block's end.
     """
-    delimiters = fields - 1 if is_last else fields
+    inner = fields - 1 if is_last else fields
+    passed, begin = 0, pos
     while pos + BLOCK <= end:
-        found = matches(data, pos, np.uint8(delimiter))
-        stops = matches(data, pos, np.uint8(_LF)) | matches(data, pos, np.uint8(_CR))
+        found = matches(pos, np.uint8(delimiter))
+        stops = matches(pos, np.uint8(_LF)) | matches(pos, np.uint8(_CR))
         if quote >= 0:
-            stops |= matches(data, pos, np.uint8(quote))
+            stops |= matches(pos, np.uint8(quote))
         if stops:
             found &= (np.uint32(1) << lowest_bit(stops)) - np.uint32(1)
-        passed = np.int64(count_bits(found))
-        if not is_last and passed >= delimiters:
-            for _ in range(delimiters - 1):
+        count = np.int64(count_bits(found))
+        if passed + count >= inner and (not is_last or passed + count > inner):
+            for _ in range(inner - passed - 1):
                 found &= found - np.uint32(1)
-            return pos + np.int64(lowest_bit(found))
+            return inner, (pos + np.int64(lowest_bit(found)) + 1 if inner > passed else begin)
+        if count:
+            begin = pos + BLOCK - np.int64(leading_zeros(found))
+            passed += count
         if stops:
             at = pos + np.int64(lowest_bit(stops))
-            return at if is_last and passed == delimiters and data[at] == _LF else -1
-        delimiters -= passed
+            if is_last and passed == inner and byte(at) == _LF:
+                return fields, at + 1
+            return passed, begin
         pos += BLOCK
-    return -1
+    return passed, begin
 
 
 @njit(cache=True, nogil=True)
-def _field_end(data: Any, pos: int, classes: Any, delimiter: int) -> int:
-    """Where a field without quotes ends: a line end is always there."""
-    while pos + BLOCK <= len(data):
-        stops = matches(data, pos, np.uint8(delimiter)) | matches(data, pos, np.uint8(_LF))
-        stops |= matches(data, pos, np.uint8(_CR))
+def _field_end(pos: int, end: int, delimiter: int) -> int:
+    """Where a field without quotes ends."""
+    while pos + BLOCK <= end:
+        stops = matches(pos, np.uint8(delimiter)) | matches(pos, np.uint8(_LF)) | matches(pos, np.uint8(_CR))
         if stops:
             return pos + np.int64(lowest_bit(stops))
         pos += BLOCK
-    while classes[data[pos]] == _ORDINARY:
+    while byte(pos) != delimiter and byte(pos) != _LF and byte(pos) != _CR:
         pos += 1
     return pos
 
 
 @njit(cache=True, nogil=True)
+def _closing_quote(pos: int, end: int, quote: int) -> int:
+    """Where the next quote is; the block's end if there is none."""
+    while pos + BLOCK <= end:
+        found = matches(pos, np.uint8(quote))
+        if found:
+            return pos + np.int64(lowest_bit(found))
+        pos += BLOCK
+    while pos < end and byte(pos) != quote:
+        pos += 1
+    return pos
+
+
+@njit(cache=True, nogil=True)
+def _digits(pos: int, end: int, value: int) -> tuple[int, int]:
+    """What the digits from here on, if any, make of ``value``, and where they end."""
+    while pos + 8 <= end:
+        text = word(pos)
+        count = leading_digits(text)
+        if count:
+            value = value * _POWERS[count] + number(text, count)
+        pos += count
+        if count < 8:
+            return value, pos
+    while 48 <= byte(pos) <= 57:
+        value = value * 10 + np.int64(byte(pos) - 48)
+        pos += 1
+    return value, pos
+
+
+@njit(cache=True, nogil=True)
+def _date(pos: int) -> tuple[int, int]:
+    """The month that ``yyyy-mm-dd`` is in, counted from the year 0, and the day; 0 if it is spelled otherwise."""
+    text, day = word(pos), word(pos + 2)
+    # With the hyphens made zeros, all of it is digits.
+    text, day = text ^ np.uint64(0x1D00001D00000000), day ^ np.uint64(0x00001D00001D0000)
+    hyphens = text & np.uint64(0xFF0000FF00000000)
+    if leading_digits(text) < 8 or leading_digits(day) < 8 or hyphens != np.uint64(0x3000003000000000):
+        return 0, 0
+    year, month = number(text, 4), number(text >> np.uint64(40), 2)
+    if year < 1 or month < 1 or month > 12:
+        return 0, 0
+    return year * 12 + month - 1, number(day >> np.uint64(48), 2)
+
+
+@njit(cache=True, nogil=True)
 def _scan(
-    data: Any, pos: int, end: int, kinds: Any, runs: Any, slots: Any, scales: Any, limits: Any, classes: Any,
-    delimiter: int, quote: int, values: Any, valid: Any, offsets: Any, chars: Any,
+    data: Any, start: int, stop: int, kinds: Any, runs: Any, slots: Any, scales: Any, limits: Any, delimiter: int,
+    quote: int, months: Any, values: Any, valid: Any, nulls: Any,
+    offsets: Any, chars: Any,
 ) -> int:  # fmt: skip
     """Rows read; -1 if the block is declined."""
+    pos, end, top = data.ctypes.data + start, data.ctypes.data + stop, data.ctypes.data + len(data)
     width = len(kinds)
     row = 0
-    stride = chars.shape[1]
-    flat = chars.reshape(-1)
+    room, stride = chars.ctypes.data, chars.shape[1]
     for c in range(width):
         if kinds[c] == _TEXT:
             offsets[slots[c], 0] = 0
@@ -212,109 +286,79 @@ def _scan(
         while c < width - 1:
             c += 1
             if runs[c]:
-                past = _past(data, pos, end, runs[c], c + runs[c] == width, delimiter, quote)
-                if past >= 0:
-                    c += runs[c] - 1
-                    pos = past + 1
+                passed, pos = _pass(pos, end, runs[c], c + runs[c] == width, delimiter, quote)
+                if passed == runs[c]:
+                    c += passed - 1
                     continue
+                c += passed
             kind = kinds[c]
             slot = slots[c]
-            closing = _NEWLINE if c == width - 1 else _DELIMITER
-            quoted = data[pos] == quote
+            closing = _LF if c == width - 1 else delimiter
+            quoted = byte(pos) == quote
             if quoted:
                 pos += 1
             first = pos
             if kind in (_SKIP, _TEXT):
-                if quoted:
-                    while pos < end and data[pos] != quote:
-                        pos += 1
-                else:
-                    pos = _field_end(data, pos, classes, delimiter)
+                pos = _closing_quote(pos, end, quote) if quoted else _field_end(pos, end, delimiter)
                 if kind == _TEXT:
                     size = pos - first
                     at = offsets[slot, row]
-                    to = slot * stride + at
-                    done = 0
-                    if first + WIDE <= len(data):
-                        copy_wide(data, first, flat, to)
-                        done = WIDE
-                    for i in range(done, size):
-                        flat[to + i] = data[first + i]
+                    to = room + slot * stride + at
+                    if pos + WIDE <= top:
+                        for done in range(0, size, WIDE):
+                            copy_wide(first + done, to + done)
+                    else:
+                        for done in range(size):
+                            put_byte(to + done, byte(first + done))
                     offsets[slot, row + 1] = at + size
-                    valid[slot, row] = 1 if quoted or size > 0 else 0
+                    present = quoted or size > 0
+                    valid[slot, row] = present
+                    nulls[slot] += not present
+            elif byte(pos) == closing and not quoted:
+                valid[slot, row] = 0
+                values[slot, row] = 0
+                nulls[slot] += 1
             elif kind == _DATE:
-                if classes[data[pos]] == closing and not quoted:
-                    valid[slot, row] = 0
-                    values[slot, row] = 0
-                else:
-                    if pos + 10 >= end or data[pos + 4] != 45 or data[pos + 7] != 45:
-                        return -1
-                    for i in (0, 1, 2, 3, 5, 6, 8, 9):
-                        if data[pos + i] < 48 or data[pos + i] > 57:
-                            return -1
-                    year = (
-                        np.int64(data[pos] - 48) * 1000 + np.int64(data[pos + 1] - 48) * 100
-                        + np.int64(data[pos + 2] - 48) * 10 + np.int64(data[pos + 3] - 48)
-                    )  # fmt: skip
-                    month = np.int64(data[pos + 5] - 48) * 10 + np.int64(data[pos + 6] - 48)
-                    day = np.int64(data[pos + 8] - 48) * 10 + np.int64(data[pos + 9] - 48)
-                    if year < 1 or month < 1 or month > 12 or day < 1 or day > 28:
-                        if year < 1 or month < 1 or month > 12 or day < 1:
-                            return -1
-                        leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-                        last = 30 if month in (4, 6, 9, 11) else (29 if leap else 28) if month == 2 else 31
-                        if day > last:
-                            return -1
-                    # Days from 1970-01-01: years counted from March, so that the leap day is the last.
-                    y = year - 1 if month <= 2 else year
-                    era = y // 400
-                    of_era = y - era * 400
-                    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-                    values[slot, row] = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
-                    valid[slot, row] = 1
-                    pos += 10
+                if pos + 10 >= end:
+                    return -1
+                month, day = _date(pos)
+                if day < 1 or day > months[month + 1] - months[month]:
+                    return -1
+                values[slot, row] = months[month] + day - 1
+                valid[slot, row] = 1
+                pos += 10
             else:
-                if classes[data[pos]] == closing and not quoted:
-                    valid[slot, row] = 0
-                    values[slot, row] = 0
-                else:
-                    negative = data[pos] == 45
-                    if negative:
-                        pos += 1
-                    value = np.int64(0)
-                    digits = 0
-                    fraction = -1
-                    while pos < end:
-                        byte = data[pos]
-                        if 48 <= byte <= 57:
-                            value = value * 10 + np.int64(byte - 48)
-                            digits += 1
-                            if fraction >= 0:
-                                fraction += 1
-                        elif byte == 46 and fraction < 0 and kind == _DECIMAL and digits > 0:
-                            fraction = 0
-                        else:
-                            break
-                        pos += 1
-                    if digits == 0 or fraction == 0:
-                        return -1
-                    if kind == _DECIMAL:
-                        missing = scales[slot] - max(fraction, 0)
-                        if missing < 0 or digits + missing > _DIGITS:
+                negative = byte(pos) == 45
+                if negative:
+                    pos += 1
+                begin = pos
+                value, pos = _digits(pos, end, 0)
+                digits = pos - begin
+                if digits == 0:
+                    return -1
+                if kind == _DECIMAL:
+                    missing = scales[slot]
+                    if byte(pos) == 46:
+                        begin = pos + 1
+                        value, pos = _digits(begin, end, value)
+                        if pos == begin:
                             return -1
-                        for _ in range(missing):
-                            value *= 10
-                    elif digits > _DIGITS:
+                        digits += pos - begin
+                        missing -= pos - begin
+                    if missing < 0 or digits + missing > _DIGITS:
                         return -1
-                    if value > limits[slot]:
-                        return -1
-                    values[slot, row] = -value if negative else value
-                    valid[slot, row] = 1
+                    value *= _POWERS[missing]
+                elif digits > _DIGITS:
+                    return -1
+                if value > limits[slot]:
+                    return -1
+                values[slot, row] = -value if negative else value
+                valid[slot, row] = 1
             if quoted:
-                if pos >= end or data[pos] != quote:
+                if pos >= end or byte(pos) != quote:
                     return -1
                 pos += 1
-            if pos >= end or classes[data[pos]] != closing:
+            if pos >= end or byte(pos) != closing:
                 return -1
             pos += 1
         row += 1

@@ -23,6 +23,8 @@ from headrace.stream.ring.ring import Ring, gone
 MORSEL_ROWS = 131_072
 """Tuples picked at once, at most."""
 
+_LINGER = 0.01
+"""Seconds to wait for as many tuples as are wanted at once, if there are fewer."""
 _PROPER_LOOK = 0.02
 """Seconds between looks, while there is nothing to pick, that also ask who has died and whether the window is over."""
 
@@ -46,7 +48,7 @@ class Scan:
         self.ring = ring
         self.ticket = ticket
         self._worker = worker
-        self._looked = 0.0
+        self._looked = self._lingers = 0.0
         self.origins = np.empty(0, np.uint8)
         """Who the tuples of the last range come from."""
         names = [f.name for f in ring.layout.columns]
@@ -107,20 +109,23 @@ class Scan:
 
     # Reading
 
-    def next(self, *, most: int = MORSEL_ROWS, wait: float = 1e9) -> pa.RecordBatch | None:
+    def next(self, *, most: int = MORSEL_ROWS, least: int = 1, wait: float = 1e9) -> pa.RecordBatch | None:
         """The next range of tuples as a batch; ``None`` if there is none within ``wait`` seconds.
 
+        A moment is waited for as many as ``least``: each pick costs the writers a little, however few tuples it takes.
         :class:`WindowOver` when the window has ended, ``STREAM_OVERRUN`` when the writers have come round.
         """
-        found = self.next_range(most=most, wait=wait)
+        found = self.next_range(most=most, least=least, wait=wait)
         return found[1] if found is not None else None
 
-    def next_range(self, *, most: int = MORSEL_ROWS, wait: float = 1e9) -> tuple[int, pa.RecordBatch] | None:
+    def next_range(
+        self, *, most: int = MORSEL_ROWS, least: int = 1, wait: float = 1e9
+    ) -> tuple[int, pa.RecordBatch] | None:
         """The same with the first tuple's id."""
         deadline = time.monotonic() + wait
         pause = 0.0
         while True:
-            picked = self._pick(most)
+            picked = self._pick(most) if least <= 1 or not self._lingering(least) else None
             if picked is not None:
                 batch = self._copy(*picked)
                 self._release(picked[0], batch is not None)
@@ -168,6 +173,19 @@ class Scan:
             if words[Word.CLAIMED] > words[Word.VALID]:
                 book.look_for_dead(words)
             return None
+
+    def _lingering(self, least: int) -> bool:
+        """Whether there are tuples, but so few, and for so short a time, that more are waited for."""
+        entry, words = self.ring.book.head.readers[self.ticket.reader], self.ring.book.head.words
+        if not 0 < words[Word.VALID] - entry[Reader.POSITION] < least or entry[Reader.DONE] >= 0:
+            self._lingers = 0.0
+            return False
+        now = time.monotonic()
+        self._lingers = self._lingers or now
+        if now - self._lingers < _LINGER and entry[Reader.STATE] == Reader.LIVE:
+            return True
+        self._lingers = 0.0
+        return False
 
     def _nothing_new(self) -> bool:
         """A cheap look, without the lock: nothing to pick, and a proper look was had a moment ago."""

@@ -37,6 +37,7 @@ def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at:
     The buffer is the caller's up to ``end``: bytes after a text are written over by the next one.
     """
     masked = len(marks) > 0
+    source, target = text.ctypes.data, buffer.ctypes.data
     safe = len(text) - WIDE  # from here on, not that many can be read at once
     for i in range(len(offsets) - 1):
         start = np.int64(offsets[i])
@@ -47,7 +48,7 @@ def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at:
         elif size <= INLINE:
             low, high = np.uint64(0), np.uint64(0)
             if start <= safe:
-                low, high = word(text, start) & _LOW[size], word(text, start + 8) & _HIGH[size]
+                low, high = word(source + start) & _LOW[size], word(source + start + 8) & _HIGH[size]
             else:
                 for b in range(size):
                     if b < 8:
@@ -56,15 +57,15 @@ def store_text(offsets: Any, marks: Any, text: Any, slots: Any, buffer: Any, at:
                         high |= np.uint64(text[start + b]) << np.uint64(8 * (b - 8))
             first, second = low << np.uint64(32), (low >> np.uint64(32)) | (high << np.uint64(32))
         else:
-            first, second = word(text, start) << np.uint64(32), np.uint64(at) << np.uint64(32)
+            first, second = word(source + start) << np.uint64(32), np.uint64(at) << np.uint64(32)
             done = 0
             if start <= safe and at + WIDE <= end:
-                copy_wide(text, start, buffer, at)
+                copy_wide(source + start, target + at)
                 done = WIDE
             for b in range(done, size - 7, 8):
-                put_word(buffer, at + b, word(text, start + b))
+                put_word(target + at + b, word(source + start + b))
             if done < size:
-                put_word(buffer, at + size - 8, word(text, start + size - 8))
+                put_word(target + at + size - 8, word(source + start + size - 8))
             at += size
         slots[i, 0] = np.int64(first | np.uint64(size))
         slots[i, 1] = np.int64(second)
