@@ -110,6 +110,47 @@ def test_a_dataframe_is_given_again_and_a_cached_one_is_found(
     assert anew.result().rows() == TOTALS  # 0 counts for nothing
 
 
+EVERY_TYPE = {
+    "boolean": "id % 3 = 0",
+    "tinyint": "CAST(id - 128 AS TINYINT)",
+    "smallint": "CAST(id * 257 - 32768 AS SMALLINT)",
+    "integer": "CAST(id * 16777216 - 2147483648 AS INT)",
+    "long": "id * id * id * 137 - 9223372036854775807",
+    "float": "CAST(element_at(array('NaN', '-0.0', '1e-45', '3.4e38', '-Infinity'), CAST(id % 5 + 1 AS INT)) AS FLOAT)",
+    "double": "CAST(element_at(array('NaN', '-0.0', '5e-324', '0.1', 'Infinity'), CAST(id % 5 + 1 AS INT)) AS DOUBLE)",
+    "decimal(9,2)": "CAST(id - 128.25 AS DECIMAL(9, 2))",
+    "decimal(18,4)": "CAST((id - 128) * 1e11 AS DECIMAL(18, 4))",
+    "decimal(38,10)": "CAST((id - 128) * 1e25 AS DECIMAL(38, 10))",
+    "string": "repeat('é\\n', CAST(id % 7 AS INT))",
+    "binary": "unhex(substr(sha2(CAST(id AS STRING), 256), 1, CAST(2 * (id % 30) AS INT)))",
+    "date": "date_add(DATE'1582-10-01', CAST((id % 30) * (id % 9) * 1000 AS INT))",
+    "timestamp": "timestamp_micros(id * id * 1000003 - 62135596800000000)",
+    "timestamp_ntz": "CAST(timestamp_micros((id - 99) * 86400000001) AS TIMESTAMP_NTZ)",
+    "day-time": "make_dt_interval(CAST(id - 9 AS INT), 1, 2, 3.5)",
+    "year-month": "make_ym_interval(1, CAST(id - 99 AS INT))",
+    "array": "transform(sequence(0, CAST(id % 4 AS INT)), x -> IF(x = 2, NULL, CAST(x * id AS STRING)))",
+    "struct": "named_struct('a', id, 'b', named_struct('c', IF(id % 2 = 0, NULL, 'x')))",
+    "map": "map('k', CAST(id AS DECIMAL(30, 3)), 'l', NULL)",
+}
+
+
+def test_rows_of_every_type_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(0, 256, 1, 2).write.parquet(str(tmp_path / "ids"))
+    columns = ", ".join(f"IF(id % 11 = 5, NULL, {text}) AS `{name}`" for name, text in EVERY_TYPE.items())
+    query = f"""CREATE OR REPLACE TEMPORARY VIEW ids USING parquet OPTIONS (path '{tmp_path / "ids"}');
+        SELECT id, to_json(struct(*), map('ignoreNullFields', 'false')) AS text
+        FROM (SELECT /*+ REPARTITION(2, id) */ id, {columns} FROM ids) ORDER BY id"""
+    ticket = taken(spark, tmp_path / "t", query)
+    (state,) = ticket.states
+    assert len(state.types) == len(EVERY_TYPE) + 1 and state.rows == 256
+    *_, text = query.split(";", 1)
+    spark.read.parquet(str(tmp_path / "ids")).createOrReplaceTempView("ids")
+    expected = [tuple(row) for row in spark.sql(text).collect()]
+    spark.catalog.dropTempView("ids")
+    resumed = headrace.resume(spark, ticket)
+    assert resumed.result().rows() == expected and len(resumed._planned.scans) == 1
+
+
 def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
     waiting = headrace.run(spark, GROUPED, start=False)
     assert refusal(lambda: waiting.suspend(str(tmp_path / "t"))) == "QUERY_NOT_STARTED"
