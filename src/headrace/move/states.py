@@ -158,8 +158,8 @@ def cost_of_running(spark: SparkSession, stage: Stage) -> float:
     made = exchange.child().metrics()
     if not made.contains("pipelineTime"):
         return math.inf
-    shuffled = exchange.metrics().apply("shuffleWriteTime").value() / 1e6
-    return max(0.0, made.apply("pipelineTime").value() - shuffled) / 1000 / _cores(spark)
+    shuffled = int(exchange.metrics().apply("shuffleWriteTime").value()) / 1e6
+    return max(0.0, int(made.apply("pipelineTime").value()) - shuffled) / 1000 / _cores(spark)
 
 
 def _cores(spark: SparkSession) -> int:
