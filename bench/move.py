@@ -259,8 +259,8 @@ def _idle(bench: _Bench) -> None:
 def _moves(bench: _Bench, other: Target) -> None:
     for query in bench.settled():
         with bench.kept(f"{query.label}, first run elsewhere"):
-            seconds = other.warm(query.suite, query.scale, query.text)
-            bench.result.startup[f"{query.label}, its first run there"] = seconds
+            seconds = [other.warm(query.suite, query.scale, query.text) for _ in range(1 + bench.extent.pairs)]
+            bench.result.startup[f"{query.label}, its first run there"] = seconds[0]
     with bench.kept("a first move"):
         first = bench.settled()[0]
         move = _move(bench, other, first, points(bench.stages[first.label], bench.extent.points)[0])

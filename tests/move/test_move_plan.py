@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from headrace.move.plan import (
     modified,
     placements,
     state_of,
+    worth_moving,
 )
 
 Rows = tuple[str, ...]
@@ -158,6 +160,35 @@ def test_a_query_that_was_moved_can_be_moved_again(root: Operator) -> None:
         carried = extracted(placements(after, state))
         assert set(carried) == again  # what came and was not read yet goes on
         assert {place.pipeline for place in placements(root, carried)} == set(carried)
+
+
+@given(plans(), st.data())
+def test_what_is_worth_moving_never_costs_more_than_moving_all_or_nothing(root: Operator, data: st.DataObject) -> None:
+    depends = dependencies(root)
+    prices = st.dictionaries(st.sampled_from(sorted(depends, key=str)), st.integers(0, 9))
+    move, again = data.draw(prices), data.draw(prices)
+    for finished in cuts(root):
+        state = state_of(finished, depends)
+        kept = worth_moving(state, finished, depends, lambda p: move.get(p, 4), lambda p: again.get(p, 4))
+        assert kept <= finished
+
+        everything = reads(state, depends, set())
+        anew = reads(state, depends, kept) - kept
+        cost = sum(move.get(p, 4) for p in kept) + sum(again.get(p, 4) for p in anew)
+        assert cost <= sum(move.get(p, 4) for p in state)
+        if len(everything) == 1:
+            assert cost <= sum(again.get(p, 4) for p in everything)
+        assert worth_moving(state, finished, depends, lambda p: move.get(p, 4), lambda _: math.inf) == state
+
+
+def reads(
+    pipelines: set[Pipeline], depends: Mapping[Pipeline | None, set[Pipeline]], there: set[Pipeline]
+) -> set[Pipeline]:
+    """These and all they read, down to what is there."""
+    found = set(pipelines)
+    while more := {q for p in found - there for q in depends[p]} - found:
+        found |= more
+    return found
 
 
 def test_the_example_of_the_thesis() -> None:

@@ -126,6 +126,41 @@ def state_of(finished: Collection[Pipeline], depends: Mapping[Pipeline | None, C
     }
 
 
+def worth_moving(
+    state: Collection[Pipeline],
+    finished: Collection[Pipeline],
+    depends: Mapping[Pipeline | None, Collection[Pipeline]],
+    move: Callable[[Pipeline], float],
+    again: Callable[[Pipeline], float],
+) -> set[Pipeline]:
+    """What to move so that ``state`` is there with least work: a state itself, or those it can be computed from again.
+
+    004 finds that large states are not worth moving; which they are depends on what made them. ``move`` is what writing
+    and reading a pipeline's rows costs, ``again`` what it cost to run it.
+
+    >>> table, joined = Pipeline("table", Holding.ROWS), Pipeline("joined", Holding.ROWS)
+    >>> depends = {None: {joined}, joined: {table}, table: set()}
+    >>> costs = {table: 9.0, joined: 2.0}.__getitem__
+    >>> worth_moving({joined}, {joined, table}, depends, costs, lambda _: 5.0) == {joined}
+    True
+    >>> worth_moving({table}, {table}, depends, costs, lambda _: 5.0)
+    set()
+    """
+    known: dict[Pipeline, tuple[float, frozenset[Pipeline]]] = {}
+
+    def least(pipeline: Pipeline) -> tuple[float, frozenset[Pipeline]]:
+        if pipeline not in known:
+            whole = move(pipeline)
+            known[pipeline] = whole, frozenset({pipeline})  # it may read its own rows, of another breaker
+            inputs = [least(read) for read in depends[pipeline] if read in finished and read != pipeline]
+            anew = again(pipeline) + sum(cost for cost, _ in inputs)
+            kept = frozenset({pipeline}) if whole <= anew else frozenset().union(*(kept for _, kept in inputs))
+            known[pipeline] = min(whole, anew), kept
+        return known[pipeline]
+
+    return {kept for pipeline in state for kept in least(pipeline)[1]}
+
+
 def placements(root: Operator, state: Collection[Pipeline]) -> list[Place]:
     """Where state replaces work, topmost first (Algorithm 6.6): a place below another is no place.
 

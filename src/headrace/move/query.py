@@ -7,10 +7,11 @@ a ticket says the rest (``ticket.py``).
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,7 +26,7 @@ from headrace.move.attempt import Attempt
 from headrace.move.claim import Origin
 from headrace.move.files import Folder
 from headrace.move.inputs import Inputs, inputs_of, refuse
-from headrace.move.plan import Pipeline, extracted, placements, state_of
+from headrace.move.plan import Pipeline, extracted, placements, state_of, worth_moving
 from headrace.move.planned import Planned, plan, plan_as
 from headrace.move.program import settings_of
 from headrace.move.progress import PipelineProgress, Progress
@@ -433,17 +434,26 @@ class RunningQuery:
     def _needed_bytes(self) -> int:
         held = {stage.pipeline: stage for stage in self._finished()}
         carried = self._carried()
-        return sum(
-            states.size_of(held[p])[0] if p in held else carried[p].bytes
-            for p in self._needed(held.keys() | carried.keys())
+        return sum(states.size_of(held[p])[0] if p in held else carried[p].bytes for p in self._worth(held, carried))
+
+    def _worth(self, held: Mapping[Pipeline, Stage], carried: Collection[Pipeline]) -> list[Pipeline]:
+        """What to extract, where some of it is better computed again; state that came with a ticket stays."""
+        finished = held.keys() | set(carried)
+        kept = worth_moving(
+            state_of(finished, self._planned.depends),
+            finished,
+            self._planned.depends,
+            lambda p: states.cost_of_moving(self._user, held[p]) if p in held else 0.0,
+            lambda p: states.cost_of_running(self._user, held[p]) if p in held else math.inf,
         )
+        return extracted(placements(self._planned.root, kept))
 
     def _write(self, folder: Folder, finished: Collection[Stage]) -> Ticket:
         """Write a ticket of the stages given: state first, the manifest last."""
         held = {stage.pipeline: stage for stage in finished}
         carried = self._carried()
         known = self.progress()
-        needed = self._needed(held.keys() | carried.keys())
+        needed = self._worth(held, carried)
         io = states.io_session(self._user)
 
         def one(numbered: tuple[int, Pipeline]) -> states.State:
