@@ -1,8 +1,8 @@
 """The queries that are moved: TPC-H's and TPC-DS's, each over Parquet files in a session of their own.
 
->>> len(TPCH.queries()), len(TPCDS.queries())
+>>> len(TPCH.queries(1.0)), len(TPCDS.queries(1.0))
 (22, 103)
->>> TPCDS.query("q14a").label
+>>> TPCDS.query("q14a", 1.0).label
 'TPC-DS Q14a'
 """
 
