@@ -150,9 +150,10 @@ def ring_bars(result: RingResult) -> list[Bar]:
             ran = sum(peer in o.timings for o in result.outcomes.values())
             what = f"ring: queries an hour while inserting relative to {peer} ({ran} of {len(result.outcomes)} queries)"
             bars.append(at_least(what, ratio, RING_QUERIES, "x"))
-    overhead = 100 * fmean(result.overhead(name) for name in result.outcomes)
-    bars.append(at_most("ring: what a query costs on top of ingest, mean", overhead, RING_OVERHEAD, " %"))
-    for what, ratio in result.four.items():
+    overhead = result.mean_overhead()
+    if overhead is not None:
+        bars.append(at_most("ring: what a query costs on top of ingest, mean", 100 * overhead, RING_OVERHEAD, " %"))
+    for what, ratio in result.four.get(ring.HEADRACE, {}).items():
         bar = next(b for name, b in RING_FOUR.items() if name in what)
         bars.append(at_least(f"ring: Q6's columns alone ({what}), speed relative to all columns", ratio, bar, "x"))
     return bars

@@ -99,8 +99,14 @@ def ring_rates(result: RingResult, files: Path) -> list[str]:
     made = [_save(figure, files / "ring-ingest.svg")]
     made.append(tpch(result.outcomes, files / "ring-queries.svg"))
     figure, axes = _figure()
-    axes.bar([n.upper() for n in result.outcomes], [100 * result.overhead(name) for name in result.outcomes])
-    axes.set_ylabel("% on top of ingest, Headrace")
+    systems = list(dict.fromkeys(name for outcome in result.outcomes.values() for name in outcome.timings))
+    series = {
+        s: [100 * share if (share := result.overhead(name, s)) is not None else None for name in result.outcomes]
+        for s in systems
+    }
+    _side_by_side(axes, [name.upper() for name in result.outcomes], series)
+    axes.set_ylabel("% on top of ingest")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     made.append(_save(figure, files / "ring-overhead.svg"))
     return made
 

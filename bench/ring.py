@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 TEXTS = Path(__file__).resolve().parent.parent / "tests" / "tpch.sql"
 NAMES = ("q1", "q3", "q4", "q6", "q7", "q9", "q10", "q12", "q14", "q15", "q19", "q20")
 """The twelve of 003 §4.1: one scan of lineitem each."""
-Q6_COLUMNS = ("l_quantity", "l_extendedprice", "l_discount", "l_shipdate")
+FOUR = {name: LINEITEM[name] for name in ("l_quantity", "l_extendedprice", "l_discount", "l_shipdate")}
+"""The columns of Q6."""
 CAPACITY = 1 << 18
 HEADRACE, SPARK, FLINK = "Headrace", "Spark batch", "Flink batch"
 
@@ -86,12 +88,20 @@ class RingResult:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     beside: dict[str, Timing] = field(default_factory=dict)
     """By query: ingest alone, right before each of its runs, so that a slow minute of the machine slows both."""
-    four: dict[str, float] = field(default_factory=dict)
-    """How many times as fast with Q6's columns alone: insert and Q6, of the same file and of one that has no others."""
+    four: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By system: how many times as fast with Q6's columns alone, insert and Q6, of the same file and of one that has no
+    others. Spark and Flink never read the others' values; what they insert is counted, as in 003."""
 
-    def overhead(self, name: str) -> float:
-        """What a query costs on top of ingest, as a share of it."""
-        return self.outcomes[name].timings[HEADRACE].median / self.beside[name].median - 1
+    def overhead(self, name: str, system: str = HEADRACE) -> float | None:
+        """What a query costs on top of ingest, as a share of it; of Spark and Flink that is ``count(*)``, as in 003."""
+        ingest = self.beside.get(name) if system == HEADRACE else self.count.get(system)
+        query = self.outcomes[name].timings.get(system)
+        return query.median / ingest.median - 1 if query is not None and ingest is not None else None
+
+    def mean_overhead(self, system: str = HEADRACE) -> float | None:
+        """The mean over the queries."""
+        found = [share for name in self.outcomes if (share := self.overhead(name, system)) is not None]
+        return fmean(found) if found else None
 
 
 def tables_of(data: Data) -> Path:
@@ -110,8 +120,8 @@ def four_columns(data: Data) -> Path:
     file = data.directory / "four" / "lineitem.csv"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        texts = dict.fromkeys(Q6_COLUMNS, pa.string())
-        options = pa.csv.ConvertOptions(include_columns=list(Q6_COLUMNS), column_types=texts)
+        texts = dict.fromkeys(FOUR, pa.string())
+        options = pa.csv.ConvertOptions(include_columns=list(FOUR), column_types=texts)
         table = pa.csv.read_csv(data.lineitem("csv"), convert_options=options)
         pa.csv.write_csv(table, file, pa.csv.WriteOptions(quoting_style="none"))
     return file
@@ -129,10 +139,10 @@ def run(spark: SparkSession, python: Path | None, data: Data, runs: int, note: N
         try:
             _ingest(db, spark, peer, data, runs, result, note)
             _queries(db, spark, peer, data, runs, result, note)
+            result.four = _four(db, spark, peer, data, runs, note)
         finally:
             if peer is not None:
                 peer.__exit__(None, None, None)
-        result.four = _four(db, data, runs, note)
     return result
 
 
@@ -212,19 +222,26 @@ def _ingest(
         note(f"ring: ingest of all columns, {name}: {timing.median:.2f} s")
 
 
+def _by_spark(spark: SparkSession, sql: str) -> tuple[float, pa.Table]:
+    start = time.perf_counter()
+    answer = spark.sql(sql).toArrow()
+    return time.perf_counter() - start, answer
+
+
 def _flink(peer: Flink, data: Data, sql: str) -> Callable[[], tuple[float, pa.Table]]:
-    tables = {name: [columns, str(_bare(data, name).resolve()), None] for name, columns in TABLES.items()}
+    files = {name: (columns, tables_of(data) / f"{name}.csv") for name, columns in TABLES.items()}
+    files["four"] = ddl(FOUR), four_columns(data)
+    tables = {name: [columns, str(_bare(data, name, file).resolve()), None] for name, (columns, file) in files.items()}
     tables["lineitem"] = [ddl(LINEITEM), str(data.bare("lineitem").resolve()), None]
     return lambda: peer.ask_tables(tables, sql)
 
 
-def _bare(data: Data, name: str) -> Path:
+def _bare(data: Data, name: str, file: Path) -> Path:
     """A table in a directory of its own, without header, as Flink reads it."""
     directory = data.directory / f"whole-bare-{name}"
     if not directory.exists():
         directory.mkdir(parents=True)
-        text = (tables_of(data) / f"{name}.csv").read_bytes().partition(b"\n")[2]
-        (directory / f"{name}.csv").write_bytes(text)
+        (directory / f"{name}.csv").write_bytes(file.read_bytes().partition(b"\n")[2])
     return directory
 
 
@@ -240,15 +257,10 @@ def _queries(
         answer = cast(headrace.ad_hoc.RunningResult, running).finish().arrow()
         return time.perf_counter() - start, answer
 
-    def by_spark(sql: str) -> tuple[float, pa.Table]:
-        start = time.perf_counter()
-        answer = spark.sql(sql).toArrow()
-        return time.perf_counter() - start, answer
-
     for name, sql in queries().items():
         systems: dict[str, Callable[[], tuple[float, pa.Table]]] = {
             HEADRACE: partial(mine, sql),
-            SPARK: partial(by_spark, sql),
+            SPARK: partial(_by_spark, spark, sql),
         }
         if peer is not None:
             systems[FLINK] = _flink(peer, data, sql)
@@ -277,38 +289,54 @@ def _queries(
         result.outcomes[name] = Outcome({system: Timing(tuple(s)) for system, s in seconds.items() if s}, refusals)
 
 
-def _four(db: Database, data: Data, runs: int, note: Note) -> dict[str, float]:
-    """Q6 with the columns it needs alone: how many times as fast as with all sixteen."""
-    q6 = queries()["q6"]
-    types = ", ".join(f"{c} {LINEITEM[c]}" for c in Q6_COLUMNS)
-    db.sql(f"CREATE STREAM four ({types}) WITH (capacity = {CAPACITY}, timeout = '60 seconds')")
-    columns = ", ".join(Q6_COLUMNS)
-    copies = {
-        "all columns": ("lineitem", f"COPY lineitem FROM '{data.lineitem('csv')}' WITH (header true)"),
-        "same file": ("lineitem", f"COPY lineitem ({columns}) FROM '{data.lineitem('csv')}' WITH (header true)"),
-        "file of four": ("four", f"COPY four FROM '{four_columns(data)}' WITH (header true)"),
-    }
-    times: dict[tuple[str, str], list[float]] = {}
+def _four(
+    db: Database, spark: SparkSession, peer: Flink | None, data: Data, runs: int, note: Note
+) -> dict[str, dict[str, float]]:
+    """Q6 with the columns it needs alone, by system: how many times as fast as with all sixteen."""
+    q6, count = queries()["q6"], "SELECT count(*) AS n FROM lineitem"
+    whole, four = data.lineitem("csv"), four_columns(data)
+    db.sql(f"CREATE STREAM four ({ddl(FOUR)}) WITH (capacity = {CAPACITY}, timeout = '60 seconds')")
+    spark.read.schema(ddl(FOUR)).option("header", "true").csv(str(four)).createOrReplaceTempView("four")
+    answers: list[tuple[str, pa.Table]] = []
+
+    def mine(stream: str, copy: str) -> None:
+        running = db.sql(q6.replace("FROM lineitem", f"FROM {stream}"))
+        db.sql(copy)
+        answers.append((HEADRACE, cast(headrace.ad_hoc.RunningResult, running).finish().arrow()))
+
+    def theirs(system: str, sql: str, table: str) -> float:
+        sql = sql.replace("FROM lineitem", f"FROM {table}")
+        seconds, found = _by_spark(spark, sql) if peer is None or system == SPARK else _flink(peer, data, sql)()
+        if "count" not in sql:
+            answers.append((system, found))
+        return seconds
+
+    jobs: dict[tuple[str, str, str], Callable[[], float]] = {}
+    for what, stream, copy in (
+        ("all columns", "lineitem", f"COPY lineitem FROM '{whole}' WITH (header true)"),
+        ("same file", "lineitem", f"COPY lineitem ({', '.join(FOUR)}) FROM '{whole}' WITH (header true)"),
+        ("file of four", "four", f"COPY four FROM '{four}' WITH (header true)"),
+    ):
+        jobs[HEADRACE, "insert", what] = partial(_timed, partial(db.sql, copy))
+        jobs[HEADRACE, "Q6", what] = partial(_timed, partial(mine, stream, copy))
+    for system in (SPARK, *([FLINK] if peer is not None else [])):
+        for what, table in (("all columns", "lineitem"), ("file of four", "four")):
+            jobs[system, "insert", what] = partial(theirs, system, count, table)
+            jobs[system, "Q6", what] = partial(theirs, system, q6, table)
+    times: dict[tuple[str, str, str], list[float]] = {key: [] for key in jobs}
     for turn in range(-1, runs):
-        for what, (stream, copy) in copies.items():
-
-            def ask(stream: str = stream, copy: str = copy) -> None:
-                running = db.sql(q6.replace("FROM lineitem", f"FROM {stream}"))
-                db.sql(copy)
-                cast(headrace.ad_hoc.RunningResult, running).finish().arrow()
-
-            for kind, job in (("insert", partial(db.sql, copy)), ("Q6", ask)):
-                seconds = _timed(job)
-                if turn >= 0:
-                    times.setdefault((kind, what), []).append(seconds)
+        for key, job in jobs.items():
+            seconds = job()
+            if turn >= 0:
+                times[key].append(seconds)
+    check_equal("q6, four columns", answers)
     median = {key: Timing(tuple(seconds)).median for key, seconds in times.items()}
-    for what in copies:
-        note(f"ring: {what}: insert {median['insert', what]:.2f} s, Q6 {median['Q6', what]:.2f} s")
-    return {
-        f"{kind}, {what}": median[kind, "all columns"] / median[kind, what]
-        for what in ("same file", "file of four")
-        for kind in ("insert", "Q6")
-    }
+    found: dict[str, dict[str, float]] = {}
+    for (system, kind, what), seconds in median.items():
+        note(f"ring: {system}, {kind}, {what}: {seconds:.2f} s")
+        if what != "all columns":
+            found.setdefault(system, {})[f"{kind}, {what}"] = median[system, kind, "all columns"] / seconds
+    return found
 
 
 def throughput(outcomes: Mapping[str, Outcome], system: str, reference: str) -> float | None:
