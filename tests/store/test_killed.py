@@ -174,3 +174,20 @@ def test_oracle_a_database_killed_at_any_instant(tmp_path: Path, durability: str
         said.hear(killed(path, durability, generation, dice))
         check(path, durability, said)
     assert said.steps["ack"] and said.steps["created"] and said.steps["closing"], said.steps
+
+
+def _dies_before_it_names_its_catalog(path: Path) -> None:
+    with headrace.connect(path, engine="native") as db:
+        Path.rename = lambda *_: os._exit(7)  # type: ignore[method-assign, assignment]
+        db.sql("CREATE TABLE t (n BIGINT)")
+
+
+def test_a_catalog_that_got_no_name_is_swept_away(tmp_path: Path) -> None:
+    path = tmp_path / "plant.hr"
+    process = LIVES.Process(target=_dies_before_it_names_its_catalog, args=(path,))
+    process.start()
+    process.join()
+    assert process.exitcode == 7 and os.listdir(path / "scratch")
+    with headrace.connect(path, engine="native") as db:
+        assert db.sql("SELECT * FROM t").rows() == []
+    assert set(os.listdir(path)) == KNOWN and not os.listdir(path / "scratch")

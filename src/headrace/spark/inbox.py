@@ -321,12 +321,13 @@ def trays(database: Path) -> list[Tray]:
     return [Tray(database, folder.name) for folder in sorted(folders)]
 
 
-def write_whole(path: Path, body: Any, *, sync: bool = True) -> None:
+def write_whole(path: Path, body: Any, *, sync: bool = True, staging: Path | None = None) -> None:
     """Write a small file so that it is there whole or as it was before; text, or a value as JSON.
 
-    ``sync=False`` for what may be missing after a power cut.
+    ``sync=False`` for what may be missing after a power cut. It is written in ``staging``, else beside ``path``,
+    and renamed: a process killed in between leaves it there.
     """
-    new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    new = (staging or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
     new.write_text(body if isinstance(body, str) else json.dumps(body))
     if sync:
         sync_file(new)

@@ -24,7 +24,7 @@ from headrace.engine.failures import packed, restored
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported, StoreError
 from headrace.parquet_files import write_parquet
 from headrace.spark.inbox import INBOX, owned, ring, write_whole
-from headrace.store.directory import remove
+from headrace.store.directory import SCRATCH, remove
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -72,7 +72,7 @@ def publish_catalog(db: Database) -> None:
     text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body})
     if not path.exists() or path.read_text() != text:
         try:
-            write_whole(path, text, sync=False)
+            write_whole(path, text, sync=False, staging=db.path / SCRATCH)
         except OSError:
             # The definitions are committed, so this is no failure of theirs: rather no catalog than a stale one.
             path.unlink(missing_ok=True)
