@@ -65,6 +65,22 @@ def test_a_resumed_query_is_suspended_again_before_it_has_read_its_state(
     assert again.status == "not started"
 
 
+def test_a_state_that_is_dear_to_move_is_left_behind_but_not_one_that_has_moved(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheap = taken(spark, tmp_path / "cheap")
+    monkeypatch.setattr("headrace.move.states._SMALL_BYTES", 0)
+    monkeypatch.setattr("headrace.move.states._CORE_SECONDS_A_BYTE", 1e3)
+    dear = taken(spark, tmp_path / "dear")
+    assert len(cheap.states) == 1 and not dear.states
+    assert headrace.resume(spark, dear).result().rows() == TOTALS
+    resumed = headrace.resume(spark, cheap)
+    resumed.result()  # the stage that read the state has run here, at little cost
+    again = resumed._write(tickets.new_folder(spark, str(tmp_path / "again")), resumed._planned.stages()[:1])
+    assert [state.pipeline for state in again.states] == [state.pipeline for state in cheap.states]
+    assert headrace.resume(spark, again).result().rows() == TOTALS
+
+
 def test_a_ticket_may_be_kept(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
     ticket = taken(spark, tmp_path / "t")
     for _ in range(2):

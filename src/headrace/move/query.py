@@ -439,12 +439,13 @@ class RunningQuery:
     def _worth(self, held: Mapping[Pipeline, Stage], carried: Collection[Pipeline]) -> list[Pipeline]:
         """What to extract, where some of it is better computed again; state that came with a ticket stays."""
         finished = held.keys() | set(carried)
+        moved = set(self._planned.scans.values())  # running these here was only to read what came from elsewhere
         kept = worth_moving(
             state_of(finished, self._planned.depends),
             finished,
             self._planned.depends,
             lambda p: states.cost_of_moving(self._user, held[p]) if p in held else 0.0,
-            lambda p: states.cost_of_running(self._user, held[p]) if p in held else math.inf,
+            lambda p: states.cost_of_running(self._user, held[p]) if p in held and p not in moved else math.inf,
         )
         return extracted(placements(self._planned.root, kept))
 
