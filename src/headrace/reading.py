@@ -163,7 +163,6 @@ class Reader:
         kept = asked if isinstance(asked, Kept) else Kept(asked)
         query_ = self.ad_hoc(kept)
         if query_ is not None:
-            query_.wait()
             return query_.answer()
         return self.stored(kept)
 

@@ -46,8 +46,8 @@ def streams_out(plan: SplitPlan) -> bool:
     return isinstance(plan.upper, Scan) and plan.upper.kind == "state"
 
 
-def rows_wanted(plan: SplitPlan) -> int | None:
-    """How many gathered rows are enough for the answer: those of a LIMIT that sorts nothing."""
+def rows_wanted(plan: SplitPlan) -> tuple[str, int] | None:
+    """Of which gathered rows how many are enough for the answer: those of a LIMIT that sorts and groups nothing."""
     node = plan.upper
     while isinstance(node, Project):
         node = node.child
@@ -55,8 +55,8 @@ def rows_wanted(plan: SplitPlan) -> int | None:
         below = node.child
         while isinstance(below, Project):
             below = below.child
-        if isinstance(below, Scan) and below.kind == "state":
-            return node.limit + node.offset
+        if isinstance(below, Scan) and below.kind == "state" and plan.state(below.relation).kind == "rows":
+            return below.relation, node.limit + node.offset
     return None
 
 
