@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,7 +28,7 @@ from headrace.definition import Definer, columns_of
 from headrace.engine.session import Session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
-from headrace.errors import CatalogError, Position, SqlError
+from headrace.errors import CatalogError, HeadraceError, Position, SqlError
 from headrace.explain import describe, explain, show
 from headrace.inside import Inside
 from headrace.loading import Batch, Loaded, Loader, target_of
@@ -374,12 +375,20 @@ class Database:
         return self._inserted(target, self._loader.insert(target, rows))
 
     def _create_table_as(self, statement: s.CreateTableAs) -> str:
+        query_ = Kept(s.Query(statement.query))
         with self._runtime.tables_lock:
             if self._definer.exists(statement):
                 return f"{statement.name} exists already"
-            query_ = s.Query(statement.query)
-            columns = columns_of(self.plan(query_), statement.name, statement.position)
-            return self._definer.create_filled(Table(statement.name, columns), self._reader.rows(query_))
+            columns = columns_of(self.plan(query_.statement), statement.name, statement.position)
+            table = Table(statement.name, columns)
+            running = self._reader.ad_hoc(query_)
+            if running is None:
+                return self._definer.create_filled(table, self._reader.stored(query_))
+        rows = running.answer()  # when a stream pauses: nobody else waits for that
+        with self._runtime.tables_lock:
+            if self._definer.exists(statement):
+                return f"{statement.name} exists already"
+            return self._definer.create_filled(table, rows)
 
     # What EXPLAIN, DESCRIBE and Spark's side ask
 
@@ -455,4 +464,7 @@ class Database:
         self._runtime.writer_version = self.catalog.version
         for stream in self.catalog.of_kind(Stream):
             if isinstance(stream, Stream) and stream.buffer is not None:
-                self._runtime.rings.open(stream)
+                try:
+                    self._runtime.rings.open(stream)
+                except HeadraceError as error:  # no reason not to open all else; a query of it will say so again
+                    warnings.warn(f"stream {stream.name} is not buffered: {error}", stacklevel=2)

@@ -73,9 +73,13 @@ class Definer:
                 if isinstance(relation, Table):
                     tx.create_relation(tables.tail_of(relation.name), arrow_schema(relation.columns))
 
-            self._define(self._runtime.catalog.with_relation(relation), relation, work)
-            if isinstance(relation, Stream) and relation.buffer is not None:
-                self._runtime.rings.open(relation)
+            try:
+                if isinstance(relation, Stream) and relation.buffer is not None:
+                    self._runtime.rings.open(relation)  # first: there may be no room for it
+                self._define(self._runtime.catalog.with_relation(relation), relation, work)
+            except BaseException:
+                self._runtime.rings.drop(relation.name)
+                raise
             return f"{kind_of(relation)} {relation.name} created"
 
     def exists(self, statement: s.Create) -> bool:

@@ -19,7 +19,10 @@ from headrace.sql.literals import interval_literal, interval_text
 from headrace.sql.parsing import node_at
 
 _OVERFLOWS = ("block", "overwrite", "error")
-_UNITS = (("day", 86_400_000_000), ("hour", 3_600_000_000), ("minute", 60_000_000))
+_DAY = 86_400_000_000
+_UNITS = (("day", _DAY), ("hour", 3_600_000_000), ("minute", 60_000_000))
+_LONGEST = 36_500 * _DAY
+"""A hundred years: clocks count nanoseconds in 64 bits."""
 
 
 def retain_of(tree: exp.Expr, at: Position) -> int | None:
@@ -105,12 +108,13 @@ def _span(name: str, example: str, value: exp.Expr | None, position: Position) -
         length = interval_literal(value)
     elif isinstance(value, exp.Literal) and value.is_string:
         length = interval_text(value.name)
-    if length is None or length.type.name != "interval_time" or length.value <= 0:
+    if length is None or length.type.name != "interval_time" or not 0 < length.value <= _LONGEST:
         raise SqlError(
             f"INVALID_{name.upper()}",
             f"{name} is {value.sql() if value is not None else 'empty'}",
             position=position,
-            hint=f"give a length of time in days, hours, minutes or seconds: {name} = '{example}'",
+            hint=f"give a length of time in days (up to {_LONGEST // _DAY:,}), hours, minutes or seconds: "
+            f"{name} = '{example}'",
         )
     return int(length.value)
 
