@@ -21,7 +21,9 @@ from headrace import ad_hoc
 from headrace.ad_hoc import AdHocQuery, RunningResult
 from headrace.database import Database
 from headrace.errors import ExecutionError, HeadraceError
+from headrace.loading import Loader
 from headrace.stream.ring import Ring
+from headrace.stream.ring.delivery import Delivery, put
 from headrace.stream.ring.home import Rings
 from profiles import examples
 
@@ -74,6 +76,8 @@ QUERIES = (
     "SELECT uid FROM posts WHERE score > 990 UNION ALL SELECT id FROM users",
     "SELECT DISTINCT username FROM posts EXCEPT SELECT 'user3'",
     "SELECT p.score FROM posts p JOIN (SELECT max(score) AS top FROM posts) t ON p.score = t.top",
+    "SELECT username, count(*) FROM posts GROUP BY username LIMIT 100",
+    "SELECT DISTINCT uid FROM posts LIMIT 50",
     "SELECT u.name, u.rate, i.score FROM users u JOIN (SELECT uid, avg(score) AS score FROM posts GROUP BY uid) i "
     "ON u.id = i.uid WHERE i.score >= 100 AND u.region = 'DE' ORDER BY u.rate / i.score",
     # Spark SQL runs a part of these:
@@ -365,6 +369,7 @@ BAD: tuple[tuple[str, str], ...] = (
     ("CREATE STREAM s (a INT) WITH (timeout = '0 seconds')", "INVALID_TIMEOUT"),
     ("CREATE STREAM s (a INT) WITH (timeout = 0)", "INVALID_TIMEOUT"),
     ("CREATE STREAM s (a INT) WITH (patience = '-1 second')", "INVALID_PATIENCE"),
+    ("CREATE STREAM s (a INT) WITH (patience = '200000 days')", "INVALID_PATIENCE"),
     ("CREATE STREAM s (a INT) WITH (overflow = 'drop')", "INVALID_OVERFLOW"),
     ("CREATE STREAM s (a INT) WITH (size = 5)", "STREAM_OPTION_UNKNOWN"),
     ("CREATE STREAM s (a INT) WITH (capacity = 5, capacity = 6)", "STREAM_REPEATED_OPTION"),
@@ -392,6 +397,128 @@ def test_options_survive_reopening(tmp_path: Path) -> None:
         running = db.sql("SELECT count(*) FROM posts")
         db.insert("posts", posts(0, 5))
         assert running.finish().rows() == [(5,)]
+
+
+def test_rows_of_a_stream_beyond_the_backlog_make_a_table_and_nobody_waits_for_it(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ad_hoc, "_BACKLOG", 1 << 12)
+    made = threading.Thread(target=lambda: db.sql("CREATE TABLE kept AS SELECT uid, content FROM posts"))
+    made.start()
+    while not db.runtime.rings.open(db.catalog.get("posts")).book.has_readers:
+        time.sleep(0.001)
+    db.sql("CREATE TABLE meanwhile (a INT)")
+    for n in range(20):
+        db.insert("posts", posts(100 * n, 100))
+    (running,) = db._reader._running
+    running.finish()
+    made.join(60)
+    assert not made.is_alive()
+    assert len(db.sql("SELECT * FROM kept")) == 2000
+
+
+def test_a_stream_whose_buffer_finds_no_room_is_not_made_and_bars_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise ExecutionError("STREAM_CAPACITY_TOO_LARGE", "no room", hint="give a smaller capacity")
+
+    path = tmp_path / "d"
+    with headrace.connect(path) as db:
+        with monkeypatch.context() as patched:
+            patched.setattr(Rings, "_room", full)
+            with pytest.raises(HeadraceError, match="STREAM_CAPACITY_TOO_LARGE"):
+                fill(db)
+        assert db.catalog.find("posts") is None
+        fill(db)
+    with monkeypatch.context() as patched:
+        patched.setattr(Rings, "_room", full)
+        with pytest.warns(UserWarning, match="posts is not buffered"):
+            db = headrace.connect(path)
+    with db:
+        db.insert("posts", posts(0, 10))
+        running = db.sql("SELECT count(*) FROM posts")  # there is room by now
+        db.insert("posts", posts(10, 5))
+        assert running.finish().rows() == [(5,)]
+
+
+def copied_beside(db: Database, file: Path, monkeypatch: pytest.MonkeyPatch, *meanwhile: str) -> None:
+    """COPY, with a statement run before each attempt to commit."""
+    commit, left = Loader._commit, list(meanwhile)
+
+    def committing(loader: Loader, *given: Any) -> Any:
+        if left:
+            db.sql(left.pop(0))
+        return commit(loader, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loader, "_commit", committing)
+        db.copy("posts", file)
+
+
+def test_a_copy_run_again_gives_queries_its_rows_once(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "posts.csv"
+    file.write_text("".join(f"{n % 3},name,{n},text\n" for n in range(300)))
+    running = db.sql("SELECT count(*) FROM posts")
+    copied_beside(db, file, monkeypatch, "CREATE VIEW n AS SELECT count(*) AS n FROM posts", "DROP VIEW n")
+    assert running.finish().rows() == [(300,)]
+    seeing = db.sql("SELECT count(*) FROM posts")
+    with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO"):
+        copied_beside(db, file, monkeypatch, "CREATE VIEW q AS SELECT sum(score div uid) AS q FROM posts")
+    with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
+        seeing.finish().rows()
+
+
+@pytest.mark.parametrize("while_it_writes", [False, True])
+def test_whoever_delivers_for_a_statement_that_has_ended_is_stopped(db: Database, while_it_writes: bool) -> None:
+    """A task of a job that has failed, or a thread of a COPY that was interrupted, may go on for a while."""
+    ring = db.runtime.rings.open(db.catalog.get("posts"))
+    rows = pa.table({"score": pa.array([1, 2, 3], pa.int32())})
+    first, other = db.sql("SELECT count(*) FROM posts"), Ring.open(ring.folder)
+    delivery = Delivery(lambda: ring)
+    assert delivery.begin() and not delivery.begin()
+    address = delivery.address()
+    put(address, rows)
+    if while_it_writes:
+        second, write = None, other.write
+
+        def interrupted(*given: Any, **how: Any) -> Any:
+            nonlocal second
+            delivery.take_back()
+            second = db.sql("SELECT count(*) FROM posts")
+            return write(*given, **how)
+
+        other.write = interrupted
+        put(address, rows, other)
+        with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
+            second.finish().rows()
+    else:
+        delivery.take_back()
+        with pytest.raises(HeadraceError, match="STATEMENT_ENDED"):
+            put(address, rows)
+    with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
+        first.finish().rows()
+    assert not list(ring.folder.glob("delivery-*"))
+
+
+def test_a_query_that_begins_as_another_ends_has_a_ring(db: Database) -> None:
+    db.sql(f"CREATE STREAM plain ({POSTS})")
+    threads = [
+        threading.Thread(target=lambda: [db.sql("SELECT count(*) FROM plain").finish().rows() for _ in range(30)])
+        for _ in range(3)
+    ]
+    failed: list[BaseException] = []
+    before, threading.excepthook = threading.excepthook, lambda found: failed.append(found.exc_value)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        threading.excepthook = before
+    assert not failed
 
 
 def test_many_groups_are_not_merged_for_every_batch(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

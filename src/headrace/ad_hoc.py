@@ -13,6 +13,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -56,10 +57,10 @@ class _Feed:
     """One stream of a query: its reader, and what was picked and not yet worked on."""
 
     def __init__(
-        self, stream: Stream, pipelines: Sequence[InsertPipeline], scan: RingScan, *, by_tasks: bool, at_once: bool
+        self, stream: Stream, pipelines: Sequence[InsertPipeline], scan: RingScan, *, tasks: int, at_once: bool
     ) -> None:
-        self.by_tasks = by_tasks
-        """Whether Spark tasks pick: then this process picks only what they leave for too long."""
+        self.tasks = tasks
+        """How many Spark tasks pick. If there are any, this process picks only what they leave for too long."""
         terms = scan.ring.terms
         self.least = 1 if at_once or terms.overflow is not Overflow.BLOCK else terms.capacity // 4
         """Tuples a pick waits a moment for: where somebody waits for rows, or writers do not wait, it must be quick."""
@@ -69,7 +70,7 @@ class _Feed:
         self.picked: list[pa.RecordBatch] = []
         self.bytes = 0
         self.over = False
-        self.tasks_over = not by_tasks
+        self.tasks_over = not tasks
         self.by_task: dict[str, list[pa.Table]] = {}
         """State rows that Spark tasks left."""
         self.failure: BaseException | None = None
@@ -86,7 +87,7 @@ class _Feed:
         """Pick until the window ends; each range is worked on by the query's own thread."""
         try:
             while True:
-                if self.by_tasks and not self._left_alone():
+                if self.tasks and not self._left_alone():
                     return
                 batch = self.scan.next(least=self.least, wait=0.1)
                 if batch is None:
@@ -175,43 +176,47 @@ class AdHocQuery:
         """Begin to read now; the rest happens in threads of the query's own."""
         try:
             for stream, columns, oldest in reads_of_streams(self._runtime.catalog, self._plan):
-                ring = self._runtime.rings.open(stream)
-                self._scans.append(RingScan.start(ring, columns, oldest=oldest))
+                self._scans.append(self._runtime.rings.read(stream, columns, oldest=oldest))
         except BaseException:
             self._let_go()
             raise
 
         def run() -> None:
             try:
-                with in_use():
-                    self._run()
+                with in_use(), ExitStack() as slots:
+                    self._run(slots)
             except BaseException as failure:
                 self._failure = failure
             finally:
-                self._let_go()
-                with self._changed:
-                    self._done.set()
-                    self._changed.notify_all()
-                ended(self)
+                try:
+                    self._let_go()
+                finally:
+                    with self._changed:
+                        self._done.set()
+                        self._changed.notify_all()
+                    ended(self)
 
         threading.Thread(target=run, name=f"headrace {self._name}", daemon=True).start()
         return self
 
-    def _run(self) -> None:
+    def _run(self, slots: ExitStack) -> None:
+        """Read until the windows end, and answer; Spark's slots for tasks that read are given back by the caller."""
         threads: list[threading.Thread] = []
         try:
             view = self._compiled()
             for scan in self._scans:
                 stream: Stream = self._runtime.catalog.get(scan.ring.stream, Stream)
                 pipelines = view.pipelines[stream.name.lower()]
-                by_tasks = self._by_tasks(pipelines)
-                self._feeds.append(_Feed(stream, pipelines, scan, by_tasks=by_tasks, at_once=self._at_once))
+                tasks = 0
+                if self._by_tasks(pipelines):
+                    tasks = slots.enter_context(self._runtime.session.spare_slots(WORKERS - 1))
+                self._feeds.append(_Feed(stream, pipelines, scan, tasks=tasks, at_once=self._at_once))
             for pipeline in view.initial:
                 self._keep(view, pipeline.state, [self._rows_of(pipeline.plan)])
             for feed in self._feeds:
                 threads.append(threading.Thread(target=feed.run, args=(self._changed,), daemon=True))
                 threads[-1].start()
-                if feed.by_tasks:
+                if feed.tasks:
                     threads.append(threading.Thread(target=self._scan_by_tasks, args=(feed,), daemon=True))
                     threads[-1].start()
             self._work(view)
@@ -228,6 +233,9 @@ class AdHocQuery:
                 )
             if not self._streams_out:
                 self._answer = self._finish(self._plan.upper, self._merged(view))
+        except BaseException:
+            self.cancel()  # tasks that still pick need not go on
+            raise
         finally:
             with self._changed:
                 for feed in self._feeds:
@@ -247,10 +255,10 @@ class AdHocQuery:
     def _by_tasks(self, pipelines: Sequence[InsertPipeline]) -> bool:
         """Whether Spark tasks scan: where the setting says so, and the whole fragment is native."""
         native = all(p.native is not None for p in pipelines)
-        return self._runtime.settings.engine == "tasks" and native and not self._streams_out
+        return self._runtime.settings.engine == "tasks" and native and not self._at_once
 
     def _scan_by_tasks(self, feed: _Feed) -> None:
-        """Have Spark tasks pick and work until the window ends; one slot is left to those that insert."""
+        """Have Spark tasks pick and work until the window ends."""
         try:
             runtime, scan = self._runtime, feed.scan
             work = Intake(runtime).work_of(feed.stream, feed.pipelines, feed.stream.columns)
@@ -265,11 +273,10 @@ class AdHocQuery:
                 server.secret,
                 runtime.settings.remote_rings,
             )
-            tasks = max(1, min(runtime.session.parallelism() - 1, WORKERS - 1))
-            feed.by_task, left = run_scan(runtime.spark, work, share, tasks)
+            feed.by_task, left = run_scan(runtime.spark, work, share, feed.tasks)
             with self._changed:
-                for table in left:
-                    feed.picked += table.to_batches()
+                for table in left:  # with text as this process picks it
+                    feed.picked += table.cast(scan.schema).to_batches()
                     self._changed.notify_all()
         except BaseException as failure:
             feed.failure = failure
@@ -304,7 +311,7 @@ class AdHocQuery:
                 return
             if not worked:
                 time.sleep(0.001)  # one window is over, another is not
-            if self._wanted is not None and sum(t.num_rows for t in self._states["w0"]) >= self._wanted:
+            if self._wanted is not None and sum(t.num_rows for t in self._states[self._wanted[0]]) >= self._wanted[1]:
                 self.finish()
                 return
 
@@ -460,14 +467,14 @@ class RunningResult(Result):
         self._query.cancel()
 
 
-class _ended:
+@contextmanager
+def _ended() -> Iterator[None]:
     """Lets a query that has ended meanwhile be."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> bool:
-        return isinstance(error, HeadraceError) and error.condition == "QUERY_ENDED"
+    try:
+        yield
+    except HeadraceError as error:
+        if error.condition != "QUERY_ENDED":
+            raise
 
 
 def reads_of_streams(catalog: Catalog, plan: SplitPlan) -> list[tuple[Stream, tuple[str, ...], bool]]:

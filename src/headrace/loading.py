@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatal
 from headrace.stream.parquet import first_bad_value, parquet_source
 from headrace.stream.ring import Ring
 from headrace.stream.ring.book import Overflow
+from headrace.stream.ring.delivery import Delivery
 from headrace.stream.rows import to_arrow
 from headrace.types import Field, Schema, arrow_schema
 from headrace.view import retention
@@ -270,32 +272,17 @@ class Loader:
         *,
         deliver: bool = True,
     ) -> Loaded:
-        delivered = not deliver
-        for attempt in itertools.count():
-            # Definitions that change all the time must not starve an insert: after a few times they wait.
-            with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
-                catalog = self._runtime.catalog
-                catalog.get(stream.name, Stream)
-                pipelines = self._pipelines(stream, catalog)
-                try:
-                    samples = self._samples.of(stream, catalog)
-                    with self._buffering(stream, given, done=delivered) as ring:
-                        rows, states = self._intake.state_rows(stream, pipelines, given, progress, ring, samples)
-                        delivered = True
-                        if rows == 0:
-                            return Loaded(0)
-                        late = self._commit(catalog.version, _Arrival(stream, rows, states, batch), label)
-                    if late is None:
-                        return Loaded(0)
-                    break
-                except StaleCatalog:
-                    self._await_catalog(catalog.version)
-                except HeadraceError:
-                    # A view dropped meanwhile takes its build sides along; what it could not do is no error.
-                    if self._runtime.writer_version == catalog.version:
-                        raise
-                    delivered = not deliver
-                    self._await_catalog(catalog.version)
+        delivery = Delivery(partial(self._wants, stream, given) if deliver else lambda: None)
+        try:
+            arrived = self._arrive(stream, given, label, progress, batch, delivery)
+        except BaseException:
+            delivery.take_back()
+            raise
+        if arrived is None:
+            delivery.take_back()  # another has committed the same batch
+            return Loaded(0)
+        delivery.settle()
+        rows, states, late = arrived
         if isinstance(given, Rows) and deliver:
             ring = self._runtime.rings.wanted(stream)
             if ring is not None and ring.terms.overflow is not Overflow.ERROR:
@@ -308,32 +295,59 @@ class Loader:
         self._samples.after(appended)
         return Loaded(rows, late)
 
-    @contextmanager
-    def _buffering(self, stream: Stream, given: Input, *, done: bool) -> Iterator[Ring | None]:
-        """The ring that rows of this input go to as they are read, if somebody wants them; ``done`` if they did.
+    def _arrive(
+        self,
+        stream: Stream,
+        given: Input,
+        label: str,
+        progress: Progress | None,
+        batch: Batch | None,
+        delivery: Delivery,
+    ) -> tuple[int, StateRows, dict[str, int]] | None:
+        """Run the input and commit its state rows, under definitions that stand still meanwhile.
+
+        Returns how many rows there were, their state rows, and how many came too late, by view; ``None`` if the batch
+        they come from is committed already.
+        """
+        for attempt in itertools.count():
+            # Definitions that change all the time must not starve an insert: after a few times they wait.
+            with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
+                catalog = self._runtime.catalog
+                catalog.get(stream.name, Stream)
+                pipelines = self._pipelines(stream, catalog)
+                try:
+                    samples = self._samples.of(stream, catalog)
+                    begun = delivery.begin()
+                    if begun and isinstance(given, Rows):
+                        with _unless_closed():
+                            delivery.put(given.table)
+                    way = delivery if begun and not isinstance(given, Rows) else None
+                    rows, states = self._intake.state_rows(stream, pipelines, given, progress, way, samples)
+                    if rows == 0:
+                        return 0, {}, {}
+                    late = self._commit(catalog.version, _Arrival(stream, rows, states, batch), label)
+                    return None if late is None else (rows, states, late)
+                except StaleCatalog:
+                    self._await_catalog(catalog.version)  # the same rows are run again; queries have them already
+                except HeadraceError:
+                    # A view dropped meanwhile takes its build sides along; what it could not do is no error.
+                    if self._runtime.writer_version == catalog.version:
+                        raise
+                    delivery.take_back()
+                    self._await_catalog(catalog.version)
+        raise AssertionError("never ends without an answer")
+
+    def _wants(self, stream: Stream, given: Input) -> Ring | None:
+        """The ring that rows of this input go to before they are committed, if somebody wants them.
 
         Rows of a program go there when they are committed, in one piece. Files may be longer than the ring: their
         rows go there while they are read. If the statement fails after all, the queries that saw its rows fail too.
         So do rows of a program where a full ring is an error, for then nothing may be committed.
         """
-        ring = None if done else self._runtime.rings.wanted(stream)
-        if ring is None:
-            yield None
-            return
-        if isinstance(given, Rows) and ring.terms.overflow is not Overflow.ERROR:
-            yield None
-            return
-        since = ring.end
-        try:
-            if isinstance(given, Rows):
-                _write(ring, given.table)
-            yield None if isinstance(given, Rows) else ring
-        except StaleCatalog:
-            raise  # the same rows are run again: they are there already
-        except BaseException:
-            if ring.end > since:
-                ring.book.roll_back(since, ring.end)
-            raise
+        ring = self._runtime.rings.wanted(stream)
+        if ring is not None and isinstance(given, Rows) and ring.terms.overflow is not Overflow.ERROR:
+            return None
+        return ring
 
     def _commit(self, version: int, given: _Arrival, label: str) -> dict[str, int] | None:
         """Commit an insert's state rows as one epoch; returns how many rows were too late, by view.
@@ -378,9 +392,10 @@ class Loader:
             time.sleep(0.001)
 
 
-def _write(ring: Ring, rows: pa.Table) -> None:
+@contextmanager
+def _unless_closed() -> Iterator[None]:
     try:
-        ring.write(rows)
+        yield
     except ExecutionError as error:
         if error.condition != "STREAM_CLOSED":  # the last query that read it has ended
             raise
@@ -390,7 +405,8 @@ def _write_committed(ring: Ring, rows: pa.Table) -> None:
     """Put rows there that views have already: if that fails, queries fail rather than miss them."""
     since = ring.end
     try:
-        _write(ring, rows)
+        with _unless_closed():
+            ring.write(rows)
     except BaseException as error:
         ring.book.roll_back(since, max(ring.end, since + 1))
         if not isinstance(error, ExecutionError):

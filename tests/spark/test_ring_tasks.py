@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,11 @@ from headrace.database import Database
 from headrace.engine.ring_tasks import RingShare
 from headrace.errors import HeadraceError
 from headrace.stream.ring import Scan
-from headrace.stream.ring.flight import remote_batches
+from headrace.stream.ring.delivery import Address
+from headrace.stream.ring.flight import RingServer, remote_batches, send
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 POSTS = "uid INT, name STRING, score INT"
 QUERY = (
@@ -64,6 +67,76 @@ def test_tasks_that_insert_are_not_starved_by_tasks_that_scan(spark: SparkSessio
         db.copy("posts", file)
         for result in running:
             assert result.finish().rows() == expected(20_000)
+
+
+@pytest.mark.spark
+def test_scans_of_all_queries_leave_a_slot_to_tasks_that_insert(spark: SparkSession) -> None:
+    with opened(spark) as db:
+        running: list[Any] = [db.sql(QUERY) for _ in range(3)]
+        while not all(query._query._feeds for query in running):
+            time.sleep(0.01)
+        assert sorted(query._query._feeds[0].tasks for query in running) == [0, 0, 1]
+        db.insert("posts", rows(0, 1000))
+        assert [query.finish().rows() for query in running] == [expected(1000)] * 3
+        with db.runtime.session.spare_slots(9) as spare:
+            assert spare == 1  # they have given it back
+
+
+@pytest.mark.spark
+def test_a_task_that_fails_ends_the_query_before_its_window(spark: SparkSession) -> None:
+    with opened(spark, capacity=20_000) as db:
+        running: Any = db.sql("SELECT sum(score div uid) FROM posts")
+        began = time.monotonic()
+        db.insert("posts", rows(0, 10))
+        with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO"):
+            running.rows()
+        assert time.monotonic() - began < 55  # of a minute
+
+
+@pytest.mark.spark
+def test_differential_rows_of_tasks_on_other_hosts_reach_queries(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of a COPY and of a DataFrame send their rows to the owner of the ring, text and all."""
+    do_put, sent = RingServer.do_put, []
+
+    def counted(server: RingServer, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        sent.append(descriptor)
+        do_put(server, context, descriptor, reader, writer)
+
+    monkeypatch.setattr(RingServer, "do_put", counted)
+    file = tmp_path / "posts.csv"
+    file.write_text("".join(",".join(map(str, r)) + "\n" for r in rows(0, 3000)))
+    with opened(spark, capacity=20_000, remote_rings=True) as db:
+        db.sql("CREATE VIEW v AS SELECT count(*) AS n FROM posts")  # without any, there is no work for tasks
+        running = db.sql(QUERY)
+        db.copy("posts", file)
+        assert sent
+        by_copy = len(sent)
+        db.insert("posts", spark.createDataFrame(rows(3000, 2000), POSTS))
+        assert len(sent) > by_copy
+        assert running.finish().rows() == expected(5000)
+        with pytest.raises(HeadraceError, match="STREAM_OWNER_UNREACHABLE"):
+            send(
+                Address("posts", tmp_path, "", db.runtime.rings.flights.on("127.0.0.1").location, "guess"),
+                _arrow(rows(0, 1)),
+            )
+
+
+@pytest.mark.spark
+def test_queries_fail_that_read_what_a_task_inserted_which_ran_again(
+    spark: SparkSession, stopped: Callable[[DataFrame], DataFrame], tmp_path: Path
+) -> None:
+    """Views have its rows once; what its first attempt gave to queries nobody knows."""
+    (tmp_path / "reached").touch()
+    frame = stopped(spark.range(0, 80_000, 1, 2).selectExpr("int(id % 4) uid", "'n' name", "int(id) score"))
+    with opened(spark, capacity=200_000) as db:
+        db.sql("CREATE VIEW v AS SELECT count(*) AS n, sum(score) AS s FROM posts")
+        running = db.sql("SELECT count(*) FROM posts")
+        assert db.insert("posts", frame) == 80_000
+        assert db.sql("SELECT * FROM v").rows() == [(80_000, sum(range(80_000)))]
+        with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
+            running.finish().rows()
 
 
 @pytest.mark.spark

@@ -11,6 +11,7 @@ pipeline cannot treat as Spark does are handed back to the caller instead of bei
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.engine.failures import from_spark, restored
-from headrace.engine.tasks import Found, from_bytes, guarded, run_each, task_worker, to_bytes
+from headrace.engine.tasks import Found, attempt, from_bytes, guarded, run_each, task_worker, to_bytes
 from headrace.engine.work import PipelineCannot, Work
 from headrace.engine.worker import CHUNK_ROWS, with_nulls
 from headrace.errors import ExecutionError, HeadraceError
@@ -64,6 +65,11 @@ class RingShare:
         except WindowOver:
             return
 
+    def cancel(self) -> None:
+        """End the scan for all tasks; one that asks the owner ends it by going away."""
+        with suppress(HeadraceError):
+            Scan(Ring.open(self.folder), self.ticket, self.columns).cancel()
+
 
 def run_scan(
     spark: SparkSession, work: Work, share: RingShare, count: int
@@ -72,7 +78,10 @@ def run_scan(
 
     def task(indexes: Iterable[int]) -> Iterator[Found]:
         for index in indexes:
-            yield from guarded(index, partial(_scan, work, share, index))
+            found = list(guarded(index, partial(_scan, work, share, index)))
+            if any(kind == "error" for _, kind, _, _ in found):
+                share.cancel()  # there is no answer any more: the others need not go on
+            yield from found
 
     try:
         results = sorted(run_each(spark, count, task), key=itemgetter(0))
@@ -87,7 +96,8 @@ def run_scan(
         ) from error
     states: dict[str, list[pa.Table]] = {}
     left: list[pa.Table] = []
-    for _, kind, name, payload in results:
+    # A task that fails has the others cancelled: what it says is the reason.
+    for _, kind, name, payload in sorted(results, key=lambda found: found[2] == "QUERY_CANCELLED"):
         if kind == "error":
             raise restored(payload.decode())
         if kind == "state":
@@ -103,7 +113,7 @@ def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, str, 
     worker.load(work.statics)
     found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
     by_state = {p.state: p for p in work.pipelines}
-    for batch in share.batches(index, _attempt()):
+    for batch in share.batches(index, attempt()):
         rows = pa.Table.from_batches([batch])
         try:
             partials = worker.partials(work, with_nulls(rows, work.missing))
@@ -117,10 +127,3 @@ def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, str, 
     for state, tables in found.items():
         if tables:
             yield "state", state, to_bytes(worker.merge(by_state[state], tables))
-
-
-def _attempt() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context.attemptNumber() if context is not None else 0

@@ -11,7 +11,8 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from headrace.errors import ExecutionError, HeadraceError
@@ -40,6 +41,8 @@ class Session:
         self._spark: SparkSession | None = None
         self._lock = threading.Lock()
         self._owned = False
+        self._spared = 0
+        """Slots that were given to tasks which hold them for long."""
 
     @property
     def started(self) -> bool:
@@ -60,6 +63,19 @@ class Session:
             return self._settings.tasks
         context = spark_context(self.get())
         return max(1, context.defaultParallelism) if context else cores()
+
+    @contextmanager
+    def spare_slots(self, most: int) -> Iterator[int]:
+        """Slots for tasks that hold them for long: those nobody else has so, and one is always left to short tasks."""
+        slots = self.parallelism()
+        with self._lock:
+            taken = max(0, min(most, slots - 1 - self._spared))
+            self._spared += taken
+        try:
+            yield taken
+        finally:
+            with self._lock:
+                self._spared -= taken
 
     def stop(self) -> None:
         """Let go of Spark; the last database to use a Spark that Headrace started stops it."""

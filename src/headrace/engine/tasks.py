@@ -6,6 +6,9 @@ state rows as Arrow bytes. Spark never sees a tuple of the stream.
 
 A task that fails says so in its result instead of raising: the error keeps its
 name and place, Spark does not run a bad file again, and nothing is logged twice.
+
+Where rows also go to a stream's ring, a task that Spark runs again leaves that
+out, and says so: nobody knows what its first attempt delivered.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from operator import itemgetter
 from pathlib import Path
@@ -70,8 +74,12 @@ def run_slices(
     *,
     scratch: Path,
     progress: Progress | None = None,
+    again: Callable[[], None] = lambda: None,
 ) -> tuple[int, dict[str, list[pa.Table]]]:
-    """The row count of all slices, and for each state the rows every task left."""
+    """The row count of all slices, and for each state the rows every task left.
+
+    ``again`` is called if a task was run a second time, without delivering its rows.
+    """
     sizes = [size_of(s) for s in slices]
     watch = _Watch(scratch, sizes, progress)
 
@@ -80,7 +88,7 @@ def run_slices(
             yield from guarded(index, partial(_reduce, work, slices[index], watch.reporter(index), index))
 
     with watch:
-        return _gather(partial(run_each, spark, len(slices), task))
+        return _gather(partial(run_each, spark, len(slices), task), again)
 
 
 def run_each(spark: SparkSession, count: int, task: Callable[[Iterable[int]], Iterator[Found]]) -> list[Found]:
@@ -98,7 +106,9 @@ def run_each(spark: SparkSession, count: int, task: Callable[[Iterable[int]], It
     return _collect(spark.range(0, count, 1, count).mapInArrow(by_arrow, _schema()))
 
 
-def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Table]]]:
+def run_frame(
+    frame: DataFrame, work: Work, again: Callable[[], None] = lambda: None
+) -> tuple[int, dict[str, list[pa.Table]]]:
     """The same over a DataFrame: its rows live in the JVM, so they do cross."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -106,15 +116,28 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
             worker = task_worker()
             worker.keep_only(work.statics)
             worker.load(work.statics)
+            own = _attempted(work)
+            if own is not work:
+                yield "again", "", b""
             found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
             feeders = work.feeders(_task_number()) if work.feeds else []
             total = 0
+            cannot: PipelineCannot | None = None
             for chunk in chunked(batches):
                 total += chunk.num_rows
-                worker.feed(feeders, chunk)
-                worker.deliver(work, chunk)
-                for state, rows in worker.partials(work, chunk).items():
-                    found[state].append(rows)
+                worker.deliver(own, chunk)
+                if cannot is not None:
+                    continue  # rows in a ring cannot be taken back: all are delivered, and the pipelines run again
+                try:
+                    worker.feed(feeders, chunk)
+                    for state, rows in worker.partials(work, chunk).items():
+                        found[state].append(rows)
+                except PipelineCannot as failure:
+                    if own.ring is None:
+                        raise
+                    cannot = failure
+            if cannot is not None:
+                raise cannot
             yield "rows", "", str(total).encode()
             for pipeline in work.pipelines:
                 if found[pipeline.state]:
@@ -124,7 +147,7 @@ def run_frame(frame: DataFrame, work: Work) -> tuple[int, dict[str, list[pa.Tabl
 
         yield from _to_arrow(guarded(0, run))
 
-    return _gather(lambda: _collect(frame.mapInArrow(task, _schema())))
+    return _gather(lambda: _collect(frame.mapInArrow(task, _schema())), again)
 
 
 def _reduce(
@@ -132,7 +155,10 @@ def _reduce(
 ) -> Iterator[tuple[str, str, bytes]]:
     worker = task_worker()
     worker.keep_only(work.statics)
-    rows, states = worker.reduce(work, piece_of, report, number)
+    own = _attempted(work)
+    if own is not work:
+        yield "again", "", b""
+    rows, states = worker.reduce(own, piece_of, report, number)
     yield "rows", "", str(rows).encode()
     for state, table in states.items():
         yield "state", state, to_bytes(table)
@@ -146,17 +172,32 @@ def _task_number() -> int:
     return context.partitionId()
 
 
+def attempt() -> int:
+    """How often Spark has run this task before."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
+
+
+def _attempted(work: Work) -> Work:
+    """What this attempt at a task is to do: only the first one delivers rows."""
+    return replace(work, ring=None) if work.ring is not None and attempt() else work
+
+
 def guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[Found]:
     """A task's results, or its failure as a result."""
+    results: list[tuple[str, str, bytes]] = []
     try:
-        results = list(run())
+        results.extend(run())
+        return ((index, *result) for result in results)
     except QuotedNewline:
-        results = [("quoted", "", b"")]
+        failure = "quoted", "", b""
     except PipelineCannot as cannot:
-        results = [("cannot", cannot.state, cannot.reason.encode())]
+        failure = "cannot", cannot.state, cannot.reason.encode()
     except HeadraceError as error:
-        results = [("error", error.condition, packed(error).encode())]
-    return ((index, *result) for result in results)
+        failure = "error", error.condition, packed(error).encode()
+    return ((index, *result) for result in (*(r for r in results if r[0] == "again"), failure))
 
 
 def _to_arrow(results: Iterator[Found]) -> Iterator[pa.RecordBatch]:
@@ -175,12 +216,14 @@ def _collect(frame: DataFrame) -> list[Found]:
     return list(zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True))
 
 
-def _gather(run: Callable[[], list[Found]]) -> tuple[int, dict[str, list[pa.Table]]]:
+def _gather(run: Callable[[], list[Found]], again: Callable[[], None]) -> tuple[int, dict[str, list[pa.Table]]]:
     """The results of all tasks; the first failure, by slice, is raised."""
     try:
         results = sorted(run(), key=itemgetter(0))
     except Exception as error:
         raise from_spark(error) from error
+    if any(kind == "again" for _, kind, _, _ in results):
+        again()
     if any(kind == "quoted" for _, kind, _, _ in results):
         raise QuotedNewline
     total = 0
@@ -192,7 +235,7 @@ def _gather(run: Callable[[], list[Found]]) -> tuple[int, dict[str, list[pa.Tabl
             raise PipelineCannot(name, payload.decode())
         if kind == "rows":
             total += int(payload)
-        else:
+        elif kind == "state":
             states.setdefault(name, []).append(from_bytes(payload))
     return total, states
 

@@ -12,6 +12,7 @@ from headrace.sample.feeding import Feed, Feeder
 from headrace.stream import files
 from headrace.stream.arrow_file import ArrowSlice
 from headrace.stream.csv import CsvOptions
+from headrace.stream.ring.delivery import Address
 from headrace.types import Schema
 
 Slice = files.Slice | ArrowSlice
@@ -102,7 +103,7 @@ class Work:
     """Groupings that do several pipelines' work at once."""
     grouped: tuple[Grouped, ...] = ()
     """Groupings of a small batch by compiled loops; those over the same columns stand together."""
-    ring: Path | None = None
+    ring: Address | None = None
     """The stream's ring, if its rows are to go there too."""
     feeds: tuple[Feed, ...] = ()
     """Kept samples that draw from the input."""

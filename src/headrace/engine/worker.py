@@ -48,6 +48,7 @@ from headrace.stream.arrow_file import ArrowSlice, read_arrow
 from headrace.stream.files import TextSlice, read_text
 from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source, select_items
 from headrace.stream.ring import Ring
+from headrace.stream.ring.delivery import put
 from headrace.types import Schema
 
 _MASKS = 64
@@ -281,15 +282,16 @@ class Worker:
         return found
 
     def deliver(self, work: Work, rows: pa.Table) -> None:
-        """Put rows into the stream's ring, if it is wanted there."""
+        """Put rows into the stream's ring, if they are wanted there."""
         if work.ring is None:
             return
         try:
-            with self._lock:
-                if self._ring is None or self._ring.folder != work.ring:
-                    self._ring = Ring.open(work.ring)
-                ring = self._ring
-            ring.write(rows, wait=False)
+            if work.ring.is_elsewhere:
+                from headrace.stream.ring.flight import send
+
+                send(work.ring, rows)
+            else:
+                self._ring = put(work.ring, rows, self._ring)
         except ExecutionError as error:
             if error.condition != "STREAM_CLOSED":  # the last query that read it has ended
                 raise

@@ -20,6 +20,7 @@ from headrace.catalog import Stream
 from headrace.engine import tasks
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import spark_plan
+from headrace.engine.session import driver_host
 from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, registered, run_plan
 from headrace.engine.work import PipelineCannot, Slice, Work
 from headrace.frames import in_columns
@@ -31,7 +32,8 @@ from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
 from headrace.stream.csv import CsvOptions, QuotedNewline
 from headrace.stream.files import TextSlice, plan_slices
-from headrace.stream.ring import Ring
+from headrace.stream.ring.delivery import Address, Delivery
+from headrace.stream.ring.layout import Layout
 from headrace.types import Schema, arrow_schema, quote
 from headrace.view.compiled import InsertPipeline
 from headrace.view.sharing import Sharing
@@ -107,21 +109,21 @@ class Intake:
         pipelines: Sequence[InsertPipeline],
         given: Input,
         progress: tasks.Progress | None = None,
-        ring: Ring | None = None,
+        delivery: Delivery | None = None,
         samples: Sequence[Sampling] = (),
     ) -> tuple[int, StateRows]:
         """How many rows came, and the state rows they leave for each pipeline and each kept sample.
 
-        With a ``ring``, rows of files and DataFrames go there as they are read.
+        With a ``delivery`` that was begun, rows of files and DataFrames go to its ring as they are read.
         """
         forced: set[str] = set()
         while True:
             try:
-                return self._state_rows(stream, pipelines, samples, given, forced, progress, ring)
+                return self._state_rows(stream, pipelines, samples, given, forced, progress, delivery)
             except PipelineCannot as cannot:
                 # Some value of this input is Spark's business: that pipeline runs by Spark SQL this time.
                 forced.add(cannot.state)
-                ring = None  # all rows are there
+                delivery = None  # all rows are there
 
     def _state_rows(
         self,
@@ -131,7 +133,7 @@ class Intake:
         given: Input,
         forced: set[str],
         progress: tasks.Progress | None,
-        ring: Ring | None,
+        delivery: Delivery | None,
     ) -> tuple[int, StateRows]:
         settings = self._runtime.settings
         choices: dict[str, Choice] = {}
@@ -150,12 +152,14 @@ class Intake:
         drawn_by_spark = [s for s in samples if places[s.state] is Place.SPARK]
         held = given.schema if isinstance(given, Files) else stream.columns
         options = given.options if isinstance(given, Files) else None
+        large = size >= settings.task_bytes and settings.engine in ("auto", "tasks")
+        in_tasks = Place.TASKS in places.values() or (large and not native and not feeds)
+        ring = self._address(delivery, in_tasks or isinstance(given, Frame)) if delivery is not None else None
         work = self.work_of(stream, native, held, options, ring, feeds)
         total, states = 0, dict[str, list[pa.Table]]()
         if native or feeds or not (by_spark or drawn_by_spark) or ring is not None:
-            large = size >= settings.task_bytes and settings.engine in ("auto", "tasks")
-            in_tasks = Place.TASKS in places.values() or (large and not native and not feeds)
-            total, states = self._native(work, given, in_tasks, progress)
+            again = delivery.spoil if delivery is not None else lambda: None
+            total, states = self._native(work, given, in_tasks, progress, again)
         if by_spark or drawn_by_spark:
             frame, count = self._frame(stream, given)
             for pipeline in by_spark:
@@ -172,12 +176,12 @@ class Intake:
         native: Sequence[InsertPipeline],
         held: Schema,
         options: CsvOptions | None = None,
-        ring: Ring | None = None,
+        ring: Address | None = None,
         feeds: tuple[Feed, ...] = (),
     ) -> Work:
         """What a worker is told to turn input that holds these columns into the pipelines' state rows."""
         read = {c for p in native for c in p.columns} | {c for f in feeds for c in f.columns}
-        buffered = {f.name for f in ring.layout.columns} if ring is not None else set()
+        buffered = {f.name for f in Layout.of(stream.columns, 1).columns} if ring is not None else set()
         return Work(
             tuple(p.native for p in native if p.native is not None),
             tuple({build.name: build for p in native for build in p.builds.values()}.values()),
@@ -187,19 +191,31 @@ class Intake:
             self._runtime.settings.time_zone,
             tuple(f for f in stream.columns if f.name in read and f not in held),
             *self._sharing.of(stream, native),
-            ring.folder if ring is not None else None,
+            ring,
             feeds,
         )
+
+    def _address(self, delivery: Delivery, in_tasks: bool) -> Address:
+        """Where rows are to be delivered; tasks may be on other hosts."""
+        if not in_tasks:
+            return delivery.address()
+        server = self._runtime.rings.flights.on(driver_host(self._runtime.spark))
+        return delivery.address(server.location, server.secret, remote=self._runtime.settings.remote_rings)
 
     # Native, here or in tasks
 
     def _native(
-        self, work: Work, given: Input, in_tasks: bool, progress: tasks.Progress | None
+        self,
+        work: Work,
+        given: Input,
+        in_tasks: bool,
+        progress: tasks.Progress | None,
+        again: Callable[[], None],
     ) -> tuple[int, StateRows]:
         runtime = self._runtime
         exact = work.ring is not None  # rows in a ring cannot be read again from other slices
         if isinstance(given, Frame):
-            return tasks.run_frame(given.frame.select(*work.columns), work)
+            return tasks.run_frame(given.frame.select(*work.columns), work, again)
         if isinstance(given, Rows):
             if not in_tasks:
                 return given.table.num_rows, self._here(work, iter([given.table]))
@@ -207,15 +223,15 @@ class Intake:
             try:
                 table = without_views(given.table)
                 spool(path, table.to_batches(max_chunksize=65_536), table.schema)
-                return self._native(work, Spooled(path, table.nbytes), in_tasks, progress)
+                return self._native(work, Spooled(path, table.nbytes), in_tasks, progress, again)
             finally:
                 path.unlink(missing_ok=True)
         try:
             slices = self._slices(work, given, in_tasks, quoted_newlines=exact)
-            return self._sliced(work, slices, in_tasks, progress)
+            return self._sliced(work, slices, in_tasks, progress, again)
         except QuotedNewline:
-            again = self._slices(work, given, in_tasks, quoted_newlines=True)
-            return self._sliced(work, again, in_tasks, progress)
+            whole = self._slices(work, given, in_tasks, quoted_newlines=True)
+            return self._sliced(work, whole, in_tasks, progress, again)
 
     def _slices(
         self, work: Work, given: Files | Spooled, in_tasks: bool, *, quoted_newlines: bool = False
@@ -232,11 +248,17 @@ class Intake:
         )  # fmt: skip
 
     def _sliced(
-        self, work: Work, slices: Sequence[Slice], in_tasks: bool, progress: tasks.Progress | None
+        self,
+        work: Work,
+        slices: Sequence[Slice],
+        in_tasks: bool,
+        progress: tasks.Progress | None,
+        again: Callable[[], None],
     ) -> tuple[int, StateRows]:
         runtime = self._runtime
         if in_tasks and slices:
-            return tasks.run_slices(runtime.spark, work, slices, scratch=runtime.store.scratch, progress=progress)
+            scratch = runtime.store.scratch
+            return tasks.run_slices(runtime.spark, work, slices, scratch=scratch, progress=progress, again=again)
         everything = sum(tasks.size_of(s) for s in slices)
         done = [0] * len(slices)
 

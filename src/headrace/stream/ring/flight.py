@@ -1,7 +1,8 @@
-"""A ring read from another host: the process that owns it picks and sends, by Arrow Flight.
+"""A ring used from another host, through the process that owns it, by Arrow Flight.
 
-A worker elsewhere cannot map the memory. It asks the owner for its share of a reader, and gets the ranges that are
-picked for it, as long as the window lasts. Text is sent as plain strings: a view would take its whole buffer along.
+A worker elsewhere cannot map the memory. One that reads asks the owner for its share of a reader, and gets the ranges
+that are picked for it, as long as the window lasts. Text is sent as plain strings: a view would take its whole buffer
+along. One that inserts sends the owner its rows.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
 from headrace.errors import ExecutionError, HeadraceError
+from headrace.stream.ring.delivery import Address, put
 from headrace.stream.ring.ring import Ring
 from headrace.stream.ring.scan import Scan, Ticket, WindowOver
 
@@ -32,15 +35,29 @@ class RingServer(flight.FlightServerBase):  # type: ignore[misc]
         self.location = f"grpc://{host}:{self.port}"
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.RecordBatchStream:
-        asked = json.loads(ticket.ticket)
-        if not secrets.compare_digest(str(asked.get("secret", "")), self.secret):
-            raise flight.FlightUnauthenticatedError("not one of this database's readers")
-        ring = self._ring_of(asked["stream"])
-        if ring is None:
-            raise flight.FlightServerError(f"{_MARK}STREAM_CLOSED stream {asked['stream']} is not buffered here")
+        asked, ring = self._asked(ticket.ticket)
         scan = Scan(ring, Ticket(*asked["reader"]), asked["columns"], asked["worker"])
         schema = plain_schema(scan.schema)
         return flight.GeneratorStream(schema, _sent(scan, schema, context))
+
+    def do_put(
+        self, context: Any, descriptor: flight.FlightDescriptor, reader: flight.MetadataRecordBatchReader, _: Any
+    ) -> None:
+        asked, ring = self._asked(descriptor.command)
+        try:
+            put(Address(ring.stream, ring.folder, asked["token"]), reader.read_all(), ring)
+        except HeadraceError as error:
+            raise flight.FlightServerError(f"{_MARK}{error.condition} {error.message}") from None
+
+    def _asked(self, command: bytes) -> tuple[dict[str, Any], Ring]:
+        """What somebody asks who may, and the ring it is about."""
+        asked: dict[str, Any] = json.loads(command)
+        if not secrets.compare_digest(str(asked.get("secret", "")), self.secret):
+            raise flight.FlightUnauthenticatedError("not one of this database's workers")
+        ring = self._ring_of(asked["stream"])
+        if ring is None:
+            raise flight.FlightServerError(f"{_MARK}STREAM_CLOSED stream {asked['stream']} is not buffered here")
+        return asked, ring
 
 
 def _sent(scan: Scan, schema: pa.Schema, context: Any) -> Iterator[pa.RecordBatch]:
@@ -69,10 +86,27 @@ def remote_batches(
         "columns": list(columns),
         "worker": worker,
     }
+    with _failures(stream, location), flight.connect(location) as client:
+        for chunk in client.do_get(flight.Ticket(json.dumps(asked).encode())):
+            yield chunk.data
+
+
+def send(to: Address, rows: pa.Table) -> None:
+    """Have the owner of a ring put rows of a delivery into it; returns when it has."""
+    asked = {"secret": to.secret, "stream": to.stream, "token": to.token}
+    rows = rows.cast(plain_schema(rows.schema))
+    with _failures(to.stream, to.location), flight.connect(to.location) as client:
+        writer, _ = client.do_put(flight.FlightDescriptor.for_command(json.dumps(asked).encode()), rows.schema)
+        with writer:
+            writer.write_table(rows)
+            writer.done_writing()
+
+
+@contextmanager
+def _failures(stream: str, location: str) -> Iterator[None]:
+    """What the owner says went wrong, by its name."""
     try:
-        with flight.connect(location) as client:
-            for chunk in client.do_get(flight.Ticket(json.dumps(asked).encode())):
-                yield chunk.data
+        yield
     except (flight.FlightError, pa.ArrowException, OSError) as error:
         _, mark, text = str(error).partition(_MARK)
         condition, _, message = text.partition(" ")
@@ -81,7 +115,7 @@ def remote_batches(
         raise ExecutionError(
             "STREAM_OWNER_UNREACHABLE",
             f"the owner of stream {stream} at {location} does not answer: {str(error).splitlines()[0]}",
-            hint="let executors reach the driver's host, or set engine = 'native' to read the stream there",
+            hint="let executors reach the driver's host, or set engine = 'native' to use the stream there",
         ) from None
 
 

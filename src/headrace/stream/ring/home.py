@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from headrace.stream.ring.book import Overflow
 from headrace.stream.ring.flight import Flights
 from headrace.stream.ring.layout import Layout
 from headrace.stream.ring.ring import Ring, Terms
+from headrace.stream.ring.scan import Scan
 
 _SHARED_MEMORY = Path("/dev/shm")
 _POINTERS = "rings"
@@ -85,6 +86,11 @@ class Rings:
                 self._rings[stream.name.lower()] = found
                 self._notice()
             return found
+
+    def read(self, stream: Stream, columns: Sequence[str], *, oldest: bool) -> Scan:
+        """A new reader of the stream, in a ring that nobody lets go of meanwhile."""
+        with self._lock:
+            return Scan.start(self.open(stream), columns, oldest=oldest)
 
     def release(self, stream: Stream) -> None:
         """Let go of a ring that exists for its readers only, when the last of them has ended."""

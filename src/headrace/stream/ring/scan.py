@@ -319,7 +319,8 @@ class Scan:
         if count and (self.ring.book.head.rollbacks[:count, 1] > entry[Reader.BEGIN]).any():
             raise ExecutionError(
                 "STREAM_ROLLED_BACK",
-                f"an insert into stream {self.ring.stream} failed after this query had begun to read its rows",
+                f"an insert into stream {self.ring.stream} failed, or Spark ran a task of it again, after this query "
+                "had begun to read its rows",
                 hint="ask again: rows of a failed insert are in no answer",
             )
 
