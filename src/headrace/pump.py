@@ -20,7 +20,7 @@ from headrace.loading import Loader
 from headrace.runtime import Runtime
 from headrace.stream.intake import without_views
 from headrace.stream.ring import Ring, Scan
-from headrace.stream.ring.ring import FOREIGN
+from headrace.stream.ring.layout import FOREIGN
 
 _LOOK = 0.02
 """Seconds between two looks for processes that want to insert."""

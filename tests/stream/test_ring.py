@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from ring_processes import CHECKED, checked_rows, is_whole
 from headrace.errors import ExecutionError
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.book import Overflow
+from headrace.stream.ring.layout import CLAIMS, Claim, Head, Word
 from headrace.stream.ring.ring import Terms
 from headrace.stream.ring.scan import WindowOver
 from headrace.types import (
@@ -82,6 +86,28 @@ def drained(scan: Scan) -> list[dict[str, Any]]:
         batch.validate(full=True)
         found += batch.to_pylist()
     return found
+
+
+def within(seconds: float, run: Callable[[], Any]) -> None:
+    """Run what may hang."""
+    failures: list[BaseException] = []
+
+    def caught() -> None:
+        try:
+            run()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=caught, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), "it hangs"
+    for failure in failures:
+        raise failure
+
+
+def no_memory(*_: Any) -> None:
+    raise ExecutionError("STREAM_MEMORY_FULL", "no room")
 
 
 def started(name: str, folder: Path, *numbers: int) -> subprocess.Popen[str]:
@@ -400,6 +426,103 @@ def test_interrupted_write_leaves_a_hole(rings: Any, monkeypatch: pytest.MonkeyP
         ring.write(rows_of(numbered(0, 5)))
     ring.write(rows_of(numbered(5, 5)))
     assert [row["n"] for row in drained(scan)] == [5, 6, 7, 8, 9]
+
+
+def test_a_whole_write_of_many_pieces(rings: Any) -> None:
+    ring = rings(1000, Overflow.ERROR)
+    scan = Scan.start(ring, ["n"])
+    pieces = CLAIMS + 100
+    ring.write(pa.concat_tables([rows_of([{"n": n}]) for n in range(pieces)]))
+    assert [row["n"] for row in drained(scan)] == list(range(pieces))
+
+
+def test_any_number_of_holes(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = rings(4 * CLAIMS)
+    scan = Scan.start(ring, ["n"])
+    outside = rows_of([{"text": "long enough to lie outside of its slot"}])
+
+    def fill() -> None:
+        for n in range(CLAIMS + 1):
+            with monkeypatch.context() as patched:
+                patched.setattr(ring.rounds, "allocate", no_memory)
+                with pytest.raises(ExecutionError, match="STREAM_MEMORY_FULL"):
+                    ring.write(outside)
+            ring.write(rows_of([{"n": n}]))
+
+    within(60, fill)
+    assert [row["n"] for row in drained(scan)] == list(range(CLAIMS + 1))
+    assert scan.end() == 0
+
+
+def test_a_whole_write_that_finds_no_room_leaves_a_hole(rings: Any) -> None:
+    """Text ends a round early, so that what is left of the next is too small for the rest."""
+    ring = rings(10, Overflow.ERROR, text_limit=100)
+    scan = Scan.start(ring, ["n", "text"])
+    ring.write(rows_of(numbered(0, 5)))
+    assert len(drained(scan)) == 5
+    with pytest.raises(ExecutionError, match="STREAM_FULL"):
+        ring.write(rows_of([{"n": n, "text": "z" * 30} for n in range(7)]))
+    assert drained(scan) == []
+    ring.write(rows_of(numbered(5, 3)))
+    assert [row["n"] for row in drained(scan)] == [5, 6, 7]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL between two words."""
+
+
+class Mortal(np.ndarray):
+    """Words of a process that is killed when it has written so many."""
+
+    left = 0
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if Mortal.left == 0:
+            raise Killed
+        Mortal.left -= 1
+        super().__setitem__(key, value)
+
+
+def mortal(folder: Path) -> Ring:
+    ring = Ring.open(folder)
+    ring.book.head = Head(*(getattr(ring.book.head, f.name).view(Mortal) for f in fields(Head)))
+    ring.book._origins = ring.book._origins.view(Mortal)
+    ring.book.abandon_mine = lambda: None
+    return ring
+
+
+@pytest.mark.parametrize("text", ["short", "so long that it ends the round"])
+def test_a_writer_killed_between_any_two_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """What it wrote is there whole or not at all, and whoever comes next finds the head true."""
+    for words in itertools.count():
+        ring = Ring.create(tmp_path / str(words), "s", COLUMNS, Terms(10, 60, patience=5), text_limit=50)
+        scan = Scan.start(ring, NAMES)
+        ring.write(rows_of([{"n": n, "text": "it takes most of the room"} for n in (0, 1)]))
+        assert len(drained(scan)) == 2
+        dying = mortal(ring.folder)
+        with monkeypatch.context() as patched, suppress(Killed):
+            patched.setattr("headrace.stream.ring.book.this_process", lambda: (1 << 22 | 1, 1))  # there is no such id
+            Mortal.left = words
+            dying.write(rows_of([{"n": 10, "text": text}, {"n": 11}]), wait=False)
+        survived = Mortal.left > 0
+        writer = threading.Thread(target=ring.write, args=(rows_of([{"n": 20}, {"n": 21}]),), daemon=True)
+        writer.start()
+        found: list[int] = []
+        while 21 not in found:
+            batch = scan.next(wait=20)
+            assert batch is not None, "the next writer hangs"
+            found += [row["n"] for row in batch.to_pylist()]
+        writer.join()
+        assert found in ([10, 11, 20, 21], [10, 20, 21], [20, 21])
+        assert (lost := scan.end()) == ring.usage().lost
+        assert lost <= 1
+        head = ring.book.head
+        assert head.words[Word.VALID] == head.words[Word.CLAIMED]
+        assert not (head.claims[:, Claim.STATE] != Claim.FREE).any()
+        ring.destroy()
+        if survived:
+            assert found == [10, 11, 20, 21]
+            break
 
 
 def test_capacity_beyond_memory_is_refused(rings: Any, folder: Path) -> None:

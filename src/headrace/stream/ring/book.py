@@ -2,11 +2,12 @@
 
 All of it happens under one lock that threads and processes share and that the kernel gives back when its holder dies.
 A holder may die between any two words it writes, so words are written in an order that leaves the head true after each
-of them, and whatever was left undone is found and done by the next one (:meth:`Book.settle`):
+of them, and whatever was left undone is found and done by the next one (:meth:`Book.advance`):
 
 * a range is entered among the claims, *then* the ids are taken: an entry past the taken ids was never made;
 * a range is marked published, *then* the visible ids move over it, by whoever comes next;
-* a range that a dead process claimed becomes a *hole*: its ids become visible in order, and readers step over them.
+* a range that nobody will write becomes a *hole*: its slots are marked, *then* it is published like any other, and
+  readers step over it. So a hole needs no entry, and there may be any number of them.
 
 000 §3.2.2 lets a writer wait until all before it are visible. Here it only marks its range, and the last of those
 before it makes both visible: a count of visible ids, which is the erratum-free form of Algorithm 3.1.
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ExecutionError
-from headrace.stream.ring.layout import ROLLBACKS, Claim, Head, Reader, Word, Words
+from headrace.stream.ring.layout import LOST, NOBODYS, ROLLBACKS, Claim, Head, Reader, Slots, Word, Words
 from headrace.stream.ring.processes import is_alive, this_process
 
 _FAR = 1 << 62
@@ -69,17 +70,18 @@ class Usage:
 
 
 class _Mine(threading.local):
-    """The claims this thread has to fill."""
+    """The claims this thread has to fill: their entries, and the first id of each."""
 
     def __init__(self) -> None:
-        self.entries: set[int] = set()
+        self.entries: dict[int, int] = {}
 
 
 class Book:
     """The head of one mapped ring. Safe for threads and processes; each method holds the lock briefly."""
 
-    def __init__(self, head: Head, fd: int) -> None:
+    def __init__(self, head: Head, origins: Slots, fd: int) -> None:
         self.head = head
+        self._origins = origins
         self._fd = fd
         self._thread = threading.Lock()
         self._looked = 0.0
@@ -105,7 +107,7 @@ class Book:
         lets the owner of slot 0 clear it, while others of the round may have stored text already).
         """
         with self.locked() as words:
-            self._finish_off(words)
+            self.advance(words)
             return self._claim(words, rows, text_of, new_lap)
 
     def claim_all(
@@ -121,7 +123,7 @@ class Book:
         """
         found: list[Claimed] = []
         with self.locked() as words:
-            self._finish_off(words)
+            self.advance(words)
             if words[Word.CLAIMED] + rows > self._floor(words) + self.capacity:
                 return None
             done = 0
@@ -130,7 +132,7 @@ class Book:
                 part = self._claim(words, left(done), partial(text_of, start), new_lap)
                 if part is None:
                     for claimed in found:
-                        self._mark(claimed, Claim.HOLE)
+                        self._leave_out(claimed.entry, NOBODYS)
                     self.advance(words)
                     return None
                 found.append(part)
@@ -160,8 +162,7 @@ class Book:
             if count:
                 at, text = int(words[Word.USED]), text_of(count)
                 words[Word.USED] = at + text
-                self._mine.entries.add(int(free[0]))
-                self._enter(words, int(free[0]), lo, lo + count, Claim.RESERVED)
+                self._enter(words, int(free[0]), lo, lo + count, lost=count)
                 return Claimed(int(free[0]), lo, lo + count, at, text)
             if text_of(1) > words[Word.STRING_LIMIT]:
                 raise ExecutionError(
@@ -173,26 +174,39 @@ class Book:
             end = (lap + 1) * self.capacity
             if end - lo > room:
                 return None
-            self._enter(words, int(free[0]), lo, end, Claim.HOLE)
+            self._enter(words, int(free[0]), lo, end, lost=0)
+            self._leave_out(int(free[0]), NOBODYS)
             self.advance(words)
 
-    def _enter(self, words: Words, entry: int, lo: int, hi: int, state: int) -> None:
+    def _enter(self, words: Words, entry: int, lo: int, hi: int, *, lost: int) -> None:
         pid, began = this_process()
-        self.head.claims[entry, Claim.LO : Claim.LOST + 1] = lo, hi, pid, began, 0
-        self.head.claims[entry, Claim.STATE] = state
+        self._mine.entries[entry] = lo
+        self.head.claims[entry, Claim.LO : Claim.LOST + 1] = lo, hi, pid, began, lost
+        self.head.claims[entry, Claim.STATE] = Claim.RESERVED
         words[Word.CLAIMED] = hi
+
+    def _leave_out(self, entry: int, origin: int) -> None:
+        """Make a claimed range a hole."""
+        lo, hi = (int(self.head.claims[entry, word]) for word in (Claim.LO, Claim.HI))
+        slot = lo % self.capacity
+        self._origins[slot : slot + hi - lo] = origin
+        self.head.claims[entry, Claim.STATE] = Claim.PUBLISHED
 
     def publish(self, claimed: Claimed) -> None:
         """Make a written range visible once all before it are."""
         with self.locked() as words:
-            self._mark(claimed, Claim.PUBLISHED)
+            self.head.claims[claimed.entry, Claim.STATE] = Claim.PUBLISHED
             self.advance(words)
+        self._mine.entries.pop(claimed.entry, None)
 
     def abandon_mine(self) -> None:
         """Give up what this thread has claimed and not published: readers step over it."""
         with self.locked() as words:
-            for entry in self._mine.entries:
-                self.head.claims[entry, Claim.STATE] = Claim.HOLE
+            self.advance(words)
+            for entry, lo in self._mine.entries.items():
+                # An interrupt may have come before the entry was made, or after somebody else got it.
+                if self.head.claims[entry, Claim.STATE] == Claim.RESERVED and self.head.claims[entry, Claim.LO] == lo:
+                    self._leave_out(entry, NOBODYS)
             self._mine.entries.clear()
             self.advance(words)
 
@@ -229,31 +243,15 @@ class Book:
                 return False
         return True
 
-    def _mark(self, claimed: Claimed, state: int) -> None:
-        self.head.claims[claimed.entry, Claim.STATE] = state
-        self._mine.entries.discard(claimed.entry)
-
-    def _finish_off(self, words: Words) -> None:
-        """Do what a dead holder of the lock left undone, and forget holes nobody can meet any more."""
-        claims = self.head.claims
-        never = (claims[:, Claim.STATE] == Claim.RESERVED) & (claims[:, Claim.LO] >= words[Word.CLAIMED])
-        past = (claims[:, Claim.STATE] == Claim.HOLE) & (claims[:, Claim.HI] <= words[Word.CLAIMED] - self.capacity)
-        claims[never | past, Claim.STATE] = Claim.FREE
-        self.advance(words)
-
     def advance(self, words: Words) -> None:
-        """Move the visible ids over ranges that are written, or given up."""
+        """Move the visible ids over ranges that are published, and do what a dead holder of the lock left undone."""
         claims = self.head.claims
-        while True:
-            next_one = np.flatnonzero((claims[:, Claim.LO] == words[Word.VALID]) & (claims[:, Claim.STATE] >= 2))
-            if not len(next_one):
-                break
-            entry = claims[next_one[0]]
-            words[Word.VALID] = entry[Claim.HI]
-            if entry[Claim.STATE] == Claim.PUBLISHED:
-                entry[Claim.STATE] = Claim.FREE
-        done = (claims[:, Claim.STATE] == Claim.PUBLISHED) & (claims[:, Claim.HI] <= words[Word.VALID])
-        claims[done, Claim.STATE] = Claim.FREE
+        never = (claims[:, Claim.STATE] != Claim.FREE) & (claims[:, Claim.LO] >= words[Word.CLAIMED])
+        claims[never, Claim.STATE] = Claim.FREE
+        published = claims[:, Claim.STATE] == Claim.PUBLISHED
+        while len(following := np.flatnonzero(published & (claims[:, Claim.LO] == words[Word.VALID]))):
+            words[Word.VALID] = claims[following[0], Claim.HI]
+        claims[published & (claims[:, Claim.HI] <= words[Word.VALID]), Claim.STATE] = Claim.FREE
 
     def look_for_dead(self, words: Words) -> None:
         """Turn what dead writers claimed into holes, and let go of dead readers; at most every 20 ms."""
@@ -267,13 +265,12 @@ class Book:
             return alive.setdefault(key, True) if key == this_process() else alive.setdefault(key, is_alive(key))
 
         claims = self.head.claims
+        self.advance(words)
         for index in np.flatnonzero(claims[:, Claim.STATE] == Claim.RESERVED):
             entry = claims[index]
             if not lives(entry[Claim.PID], entry[Claim.BEGAN]):
-                lost = int(entry[Claim.HI] - entry[Claim.LO])
-                entry[Claim.LOST] = lost
-                entry[Claim.STATE] = Claim.HOLE
-                words[Word.HOLES] += 1
+                lost = int(entry[Claim.LOST])
+                self._leave_out(int(index), LOST if lost else NOBODYS)
                 words[Word.LOST] += lost
         self.advance(words)
         for number, reader in enumerate(self.head.readers):

@@ -20,14 +20,18 @@ Words = np.ndarray[Any, np.dtype[np.int64]]
 Slots = np.ndarray[Any, np.dtype[Any]]
 
 MAGIC = 0x48_52_52_49_4E_47  # "HRRING"
-FORMAT = 1
+FORMAT = 2
 
 CLAIMS = 512
-"""How many ranges may be claimed and not yet published, or lost, at once."""
+"""How many ranges may be claimed and not yet visible at once."""
 READERS = 64
 WORKERS = 32
 """How many scan workers may share one reader's position."""
 ROLLBACKS = 64
+
+FOREIGN, OWN, NOBODYS, LOST = range(4)
+"""Who the tuple in a slot comes from: another process on its own account, or the database, which gave it to its views
+itself. Readers step over slots that nobody wrote, and over those whose writer died."""
 
 INLINE = 12
 """Bytes of text that fit into a slot."""
@@ -43,7 +47,7 @@ class Word:
     CLAIMED, VALID = 4, 5
     LAP, USED, ALLOCATED, USED_BEFORE = 6, 7, 8, 9
     STRING_LIMIT, OVERFLOW, PATIENCE = 10, 11, 12
-    CLOSED, OVERRUNS, BLOCKED, HOLES, LOST = 13, 14, 15, 16, 17
+    CLOSED, OVERRUNS, BLOCKED, LOST = 13, 14, 15, 17
     READER_IDS, ROLLBACKS = 18, 19
     AWAITED = 20
     """1: another process wants to insert; 2: the owner reads for its views."""
@@ -55,8 +59,9 @@ class Claim:
     """The words of a claimed range."""
 
     STATE, LO, HI, PID, BEGAN, LOST = range(6)
+    """LOST: how many rows are lost if whoever claimed the range dies."""
     WORDS = 8
-    FREE, RESERVED, PUBLISHED, HOLE = range(4)
+    FREE, RESERVED, PUBLISHED = range(3)
 
 
 class Reader:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.errors import ExecutionError, StoreError
 from headrace.stream.ring.book import Book, Claimed, Overflow, Usage
-from headrace.stream.ring.layout import FORMAT, MAGIC, NO_MARKS, Head, Layout, Slots, Word
+from headrace.stream.ring.layout import FORMAT, MAGIC, NO_MARKS, OWN, Head, Layout, Slots, Word
 from headrace.stream.ring.processes import this_process
 from headrace.stream.ring.text import Rounds
 from headrace.types import Field, Schema, from_spark
@@ -29,8 +29,6 @@ MORSEL = 65_536
 """Rows claimed at once, at most; a ring has room for several such morsels."""
 TEXT_LIMIT = (1 << 31) - 4096
 """Bytes of long text a round may have: views count in 32 bits."""
-FOREIGN, OWN = 0, 1
-"""Who a tuple comes from: another process on its own account, or the database, which gave it to its views itself."""
 _DESCRIPTION = "ring.json"
 _MEMORY = "ring"
 
@@ -66,8 +64,8 @@ class Ring:
         self.terms = terms
         self.layout = Layout.of(columns, terms.capacity)
         self._memory = memory
-        self.book = Book(Head.over(memory, len(self.layout.columns)), fd)
         self.slots, self.nulls, self.origins = self.layout.slots(memory)
+        self.book = Book(Head.over(memory, len(self.layout.columns)), self.origins, fd)
         self.rounds = Rounds(folder, int(self.book.head.words[Word.STRING_LIMIT]))
         self.morsel = max(1, min(MORSEL, terms.capacity // 8))
         # Others may still be in the middle of something when the ring is ended: it goes with the last of them.
@@ -133,11 +131,11 @@ class Ring:
         ``rows`` have the stream's Arrow types; a column they lack is NULL. With ``wait=False`` the rows may become
         visible a moment later. What a full ring means, the stream's ``overflow`` says.
         """
-        batches = _batches(rows, self.morsel)
         try:
             if self.terms.overflow is Overflow.ERROR and self.book.has_readers:
-                return self._write_whole([_Morsel(self, b, origin) for b in batches])
-            return self._write(batches, origin, wait)
+                whole = rows.combine_chunks() if isinstance(rows, pa.Table) else rows  # each piece takes an entry
+                return self._write_whole([_Morsel(self, b, origin) for b in _batches(whole, self.morsel)])
+            return self._write(_batches(rows, self.morsel), origin, wait)
         except BaseException:
             self.book.abandon_mine()  # an interrupt may come between any two steps
             raise

@@ -16,7 +16,18 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ExecutionError
-from headrace.stream.ring.layout import READERS, ROLLBACKS, WORKERS, Claim, Reader, Slots, Word, Words, view_type
+from headrace.stream.ring.layout import (
+    LOST,
+    OWN,
+    READERS,
+    ROLLBACKS,
+    WORKERS,
+    Reader,
+    Slots,
+    Word,
+    Words,
+    view_type,
+)
 from headrace.stream.ring.processes import this_process
 from headrace.stream.ring.ring import Ring, gone
 
@@ -145,21 +156,26 @@ class Scan:
             entry = self._entry()
             self._check(words, entry)
             book.advance(words)
-            self._step_over_holes(entry)
             now = time.monotonic_ns()
-            lo, valid = int(entry[Reader.POSITION]), int(words[Word.VALID])
-            if (done := int(entry[Reader.DONE])) >= 0:
+            valid, done = int(words[Word.VALID]), int(entry[Reader.DONE])
+            if done >= 0:
                 valid = min(valid, done)
-            if valid > lo:
+            while (lo := int(entry[Reader.POSITION])) < valid:
                 if words[Word.CLAIMED] > lo + book.capacity:
                     raise self._overrun(words, entry, int(words[Word.CLAIMED]) - lo)
-                hi = min(valid, lo + most, (lo // book.capacity + 1) * book.capacity, self._next_hole(lo))
-                cell = book.head.cells[self.ticket.reader, self._worker]
-                cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN] = this_process()
-                cell[Reader.CELL_LO] = lo
+                slot = lo % book.capacity
+                origins = self.ring.origins[slot : slot + min(most, valid - lo)]  # up to the round's end
+                there = origins <= OWN
+                hi = lo + (int((there != there[0]).argmax()) or len(there))
+                if there[0]:
+                    cell = book.head.cells[self.ticket.reader, self._worker]
+                    cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN] = this_process()
+                    cell[Reader.CELL_LO] = lo
+                    entry[Reader.POSITION] = hi
+                    entry[Reader.IDLE], entry[Reader.TOUCHED] = 0, now
+                    return lo, hi
+                entry[Reader.LOST] += np.count_nonzero(origins[: hi - lo] == LOST)
                 entry[Reader.POSITION] = hi
-                entry[Reader.IDLE], entry[Reader.TOUCHED] = 0, now
-                return lo, hi
             if done >= 0:
                 raise WindowOver
             if book.is_closed:
@@ -335,27 +351,6 @@ class Scan:
             f"the query was {behind:,} tuples behind stream {self.ring.stream}, which keeps {terms.capacity:,}{slow}",
             hint=f"make the stream WITH (capacity = {_more(behind)}){wait}",
         )
-
-    def _holes(self) -> Words:
-        claims = self.ring.book.head.claims
-        holes: Words = claims[claims[:, Claim.STATE] == Claim.HOLE]
-        return holes
-
-    def _step_over_holes(self, entry: Words) -> None:
-        valid = self.ring.book.head.words[Word.VALID]
-        while True:
-            here = entry[Reader.POSITION]
-            holes = self._holes()
-            met = holes[(holes[:, Claim.LO] <= here) & (here < holes[:, Claim.HI]) & (holes[:, Claim.HI] <= valid)]
-            if not len(met):
-                return
-            entry[Reader.LOST] += met[0][Claim.LOST]
-            entry[Reader.POSITION] = met[0][Claim.HI]
-
-    def _next_hole(self, lo: int) -> int:
-        holes = self._holes()
-        after = holes[holes[:, Claim.LO] > lo]
-        return int(after[:, Claim.LO].min()) if len(after) else 1 << 62
 
 
 def _copied(slots: Slots) -> pa.Buffer:

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from headrace.errors import DataError, ExecutionError, HeadraceError, NotYetSupported
 from headrace.stream.ring.home import find_ring
-from headrace.stream.ring.ring import FOREIGN, Ring, unreachable
+from headrace.stream.ring.layout import FOREIGN
+from headrace.stream.ring.ring import Ring, unreachable
 from headrace.stream.rows import to_arrow
 from headrace.types import ddl
 
