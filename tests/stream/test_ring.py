@@ -373,6 +373,57 @@ def test_blocked_writer_goes_on_without_a_reader_that_stands_still(rings: Any) -
     assert used.readers == ()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_blocked_writer_goes_on_without_a_worker_that_stands_still_as_it_copies(rings: Any, shared: bool) -> None:
+    ring = rings(10, patience=0.2, timeout=60)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 10)))
+    assert scan._pick(100) == (0, 10)
+    other = scan.sibling(1)
+
+    def keep_looking() -> None:
+        with suppress(ExecutionError):
+            other.next()
+
+    if shared:
+        threading.Thread(target=keep_looking, daemon=True).start()
+    within(20, lambda: ring.write(rows_of(numbered(10, 5))))
+    with pytest.raises(ExecutionError, match="11 tuples behind stream s, which keeps 10"):
+        scan._release(0, True)
+    assert ring.usage().overruns == 1
+
+
+def unread_and_full_of_text(ring: Ring) -> None:
+    """Half of a round is read. The next one's text is full before its slots are: the rest of it is to be left out."""
+    ring.write(rows_of([{"n": n} for n in range(50, 100)]))
+    ring.write(rows_of([{"text": "y" * 30} for _ in range(3)]))
+
+
+def test_a_round_whose_text_is_full_does_not_wait_for_a_reader_that_stands_still(rings: Any) -> None:
+    ring = rings(100, text_limit=100, patience=0.2)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of([{"n": n} for n in range(50)]))
+    assert len(drained(scan)) == 50
+    unread_and_full_of_text(ring)
+    within(20, lambda: ring.write(rows_of([{"text": "y" * 30}])))
+    with pytest.raises(ExecutionError, match="STREAM_OVERRUN"):
+        scan.next()
+
+
+def test_writers_wait_no_longer_than_patience_for_one_that_stands_still(rings: Any) -> None:
+    ring = rings(10, patience=0.2)
+    claimed = ring.book.claim(3, lambda n: 0, ring.rounds.begin)
+    ring.write(rows_of(numbered(3, 7)), wait=False)
+
+    def write() -> None:
+        with pytest.raises(ExecutionError, match="STREAM_WRITER_STALLED"):
+            ring.write(rows_of(numbered(10, 1)))
+
+    within(20, write)
+    ring.book.publish(claimed)
+    ring.write(rows_of(numbered(10, 1)))
+
+
 def test_full_ring_refuses_all_of_a_write(rings: Any) -> None:
     ring = rings(10, Overflow.ERROR)
     ring.write(rows_of(numbered(0, 25)))  # nobody reads: nothing to lose
@@ -634,6 +685,22 @@ def test_a_killed_readers_text_is_reclaimed_and_writers_go_on(rings: Any, folder
         ring.write(rows_of(numbered(13 + n, 8)))
     assert len(list(ring.folder.glob("text-*"))) == 2
     assert not ring.book.has_readers
+
+
+def test_a_round_whose_text_is_full_does_not_wait_for_a_killed_reader(rings: Any, folder: Path) -> None:
+    ring = rings(100, text_limit=100)
+    ring.write(rows_of([{"n": n} for n in range(50)]))
+    killed_when_ready(started("hold_text", folder))
+    unread_and_full_of_text(ring)
+    within(20, lambda: ring.write(rows_of([{"text": "y" * 30}])))
+
+
+def test_a_full_ring_is_not_full_because_of_a_killed_reader(rings: Any, folder: Path) -> None:
+    ring = rings(10, Overflow.ERROR)
+    ring.write(rows_of(numbered(0, 5)))
+    killed_when_ready(started("hold_text", folder))
+    for n in range(4):
+        ring.write(rows_of(numbered(5 + 6 * n, 6)))
 
 
 def test_a_killed_scan_worker_fails_its_query(rings: Any, folder: Path) -> None:

@@ -99,16 +99,24 @@ class Book:
 
     # Writers
 
-    def claim(self, rows: int, text_of: Callable[[int], int], new_lap: Callable[[int], None]) -> Claimed | None:
+    def claim(
+        self,
+        rows: int,
+        text_of: Callable[[int], int],
+        new_lap: Callable[[int], None],
+        *,
+        impatient: bool = False,
+    ) -> Claimed | None:
         """Claim up to ``rows`` ids; ``None`` if there is no room now.
 
         ``text_of(n)`` is how many bytes of long text the first ``n`` rows have. ``new_lap`` is called, under the lock,
         before the first id of a round is taken: whoever writes in that round finds a fresh text buffer (erratum: 000
-        lets the owner of slot 0 clear it, while others of the round may have stored text already).
+        lets the owner of slot 0 clear it, while others of the round may have stored text already). If the writer is
+        ``impatient``, readers are dropped that are in its way and have stood still for longer than the ring's patience.
         """
         with self.locked() as words:
             self.advance(words)
-            return self._claim(words, rows, text_of, new_lap)
+            return self._claim(words, rows, text_of, new_lap, impatient)
 
     def claim_all(
         self,
@@ -124,7 +132,10 @@ class Book:
         found: list[Claimed] = []
         with self.locked() as words:
             self.advance(words)
-            if words[Word.CLAIMED] + rows > self._floor(words) + self.capacity:
+            wanted = int(words[Word.CLAIMED]) + rows
+            if wanted > self._floor(words) + self.capacity:
+                self._make_room(words, wanted)
+            if wanted > self._floor(words) + self.capacity:
                 return None
             done = 0
             while done < rows:
@@ -140,7 +151,12 @@ class Book:
         return found
 
     def _claim(
-        self, words: Words, rows: int, text_of: Callable[[int], int], new_lap: Callable[[int], None]
+        self,
+        words: Words,
+        rows: int,
+        text_of: Callable[[int], int],
+        new_lap: Callable[[int], None],
+        impatient: bool = False,
     ) -> Claimed | None:
         while True:
             lo = int(words[Word.CLAIMED])
@@ -148,7 +164,7 @@ class Book:
             room = self._floor(words) + self.capacity - lo
             free = np.flatnonzero(self.head.claims[:, Claim.STATE] == Claim.FREE)
             if room <= 0 or not len(free):
-                self.look_for_dead(words)
+                self._make_room(words, lo + 1, impatient)
                 return None
             if lap > words[Word.LAP]:
                 new_lap(lap)
@@ -167,12 +183,14 @@ class Book:
             if text_of(1) > words[Word.STRING_LIMIT]:
                 raise ExecutionError(
                     "STREAM_TEXT_TOO_LONG",
-                    f"a row has {text_of(1):,} bytes of text, and the stream's buffer takes {left:,}",
+                    f"a row has {text_of(1):,} bytes of text, and the stream's buffer takes "
+                    f"{int(words[Word.STRING_LIMIT]):,}",
                     hint="shorten its text, or keep it elsewhere and stream where it is",
                 )
             # This round's text buffer is full: leave the rest of the round out and begin the next.
             end = (lap + 1) * self.capacity
             if end - lo > room:
+                self._make_room(words, end, impatient)
                 return None
             self._enter(words, int(free[0]), lo, end, lost=0)
             self._leave_out(int(free[0]), NOBODYS)
@@ -305,21 +323,29 @@ class Book:
             live &= readers[:, Reader.WAITED_FOR] == 1
         if not live.any():
             return lowest
-        cells = self.head.cells[live, :, Reader.CELL_LO]
-        held = cells[cells >= 0]
-        return min(lowest, int(readers[live, Reader.POSITION].min()), int(held.min()) if len(held) else _FAR)
+        return min(lowest, int(self._needed()[live].min()))
 
-    def drop_laggards(self) -> None:
-        """Let the writer go on without readers that have stood still for longer than the ring's patience."""
-        with self.locked() as words:
-            readers = self.head.readers
-            now = time.monotonic_ns()
-            still = now - readers[:, Reader.TOUCHED] > words[Word.PATIENCE]
-            slow = self._reading() & (readers[:, Reader.WAITED_FOR] == 0) & still
-            slow &= readers[:, Reader.POSITION] + self.capacity <= words[Word.CLAIMED]
-            words[Word.OVERRUNS] = int(words[Word.OVERRUNS]) + int(slow.sum())
-            readers[slow, Reader.BEHIND] = words[Word.CLAIMED] - readers[slow, Reader.POSITION]
-            readers[slow, Reader.STATE] = Reader.OVERRUN
+    def _needed(self) -> Words:
+        """The smallest id each reader still needs: it picks it next, or one of its workers is copying it."""
+        cells = self.head.cells[:, :, Reader.CELL_LO]
+        copied = np.where(cells >= 0, cells, _FAR).min(axis=1)
+        needed: Words = np.minimum(copied, self.head.readers[:, Reader.POSITION])
+        return needed
+
+    def _make_room(self, words: Words, wanted: int, impatient: bool = False) -> None:
+        """Let go of readers that keep all ids below ``wanted`` from being claimed and are dead, or stand still."""
+        self.look_for_dead(words)
+        if not impatient:
+            return
+        readers, cells = self.head.readers, self.head.cells
+        long_ago = time.monotonic_ns() - int(words[Word.PATIENCE])
+        stuck = (cells[:, :, Reader.CELL_LO] >= 0) & (cells[:, :, Reader.CELL_SINCE] < long_ago)
+        still = (readers[:, Reader.TOUCHED] < long_ago) | stuck.any(axis=1)
+        behind = wanted - self._needed()
+        slow = self._reading() & (readers[:, Reader.WAITED_FOR] == 0) & still & (behind > self.capacity)
+        words[Word.OVERRUNS] += int(slow.sum())
+        readers[slow, Reader.BEHIND] = behind[slow]
+        readers[slow, Reader.STATE] = Reader.OVERRUN
 
     def blocked_for(self, nanoseconds: int) -> None:
         with self.locked() as words:

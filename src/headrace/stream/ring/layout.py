@@ -65,19 +65,20 @@ class Claim:
 
 
 class Reader:
-    """The words of a reader; then three of each of its workers."""
+    """The words of a reader; then a cell for each of its workers: the first id it is copying, who it is, since when."""
 
     STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE, TAKEN, OF_OWNER = (
         range(15)
     )
     WORDS = 16
     FREE, LIVE, FINISHED, CANCELLED, OVERRUN, BROKEN = range(6)
-    CELL_LO, CELL_PID, CELL_BEGAN = range(3)
+    CELL_LO, CELL_PID, CELL_BEGAN, CELL_SINCE = range(4)
+    CELL_WORDS = 4
 
 
 _CLAIMS_AT = Word.COUNT
 _READERS_AT = _CLAIMS_AT + CLAIMS * Claim.WORDS
-_READER_WORDS = Reader.WORDS + 3 * WORKERS
+_READER_WORDS = Reader.WORDS + Reader.CELL_WORDS * WORKERS
 _ROLLBACKS_AT = _READERS_AT + READERS * _READER_WORDS
 _NULLS_AT = _ROLLBACKS_AT + ROLLBACKS * 2
 
@@ -176,7 +177,7 @@ class Head:
             every[: Word.COUNT],
             every[_CLAIMS_AT:_READERS_AT].reshape(CLAIMS, Claim.WORDS),
             readers[:, : Reader.WORDS],
-            readers[:, Reader.WORDS :].reshape(READERS, WORKERS, 3),
+            readers[:, Reader.WORDS :].reshape(READERS, WORKERS, Reader.CELL_WORDS),
             every[_ROLLBACKS_AT:_NULLS_AT].reshape(ROLLBACKS, 2),
             every[_NULLS_AT:],
         )

@@ -157,11 +157,15 @@ class Ring:
 
     def _claim(self, morsel: _Morsel, done: int) -> Claimed:
         """Claim ids for what is left of a morsel, waiting for room."""
-        began = pause = 0.0
+        words, patience = self.book.head.words, self.terms.patience
+        now = began = pause = 0.0
         stood = -1, 0.0
         while True:
             self.check_open()
-            found = self.book.claim(morsel.rows - done, lambda n: morsel.text(done, n), self.rounds.begin)
+            impatient = bool(began) and now - began > patience
+            found = self.book.claim(
+                morsel.rows - done, lambda n: morsel.text(done, n), self.rounds.begin, impatient=impatient
+            )
             now = time.monotonic()
             if found is not None:
                 if began:
@@ -172,14 +176,11 @@ class Ring:
                 raise self._full(morsel.rows)
             time.sleep(pause)
             pause = min(0.002, pause + 0.00005)
-            visible = int(self.book.head.words[Word.VALID])
-            if visible != stood[0]:
+            visible = int(words[Word.VALID])
+            if visible != stood[0] or visible == words[Word.CLAIMED]:
                 stood = visible, now
-            if now - began > self.terms.patience:
-                self.book.drop_laggards()
-                claimed = int(self.book.head.words[Word.CLAIMED])
-                if now - stood[1] > self.terms.patience and claimed - visible >= self.layout.capacity:
-                    raise _stalled(self.stream)
+            if now - stood[1] > patience:
+                raise _stalled(self.stream)
 
     def _write_whole(self, morsels: list[_Morsel]) -> Written:
         """All rows or none: claim them at once, then write."""

@@ -109,7 +109,7 @@ class Scan:
             entry[Reader.TIMEOUT] = int((ring.terms.timeout if timeout is None else timeout) * 1e9)
             entry[Reader.WAITED_FOR], entry[Reader.OF_OWNER] = waited_for, of_owner
             entry[Reader.DONE] = -1
-            book.head.cells[index] = -1, 0, 0
+            book.head.cells[index] = -1, 0, 0, 0
             entry[Reader.STATE] = Reader.LIVE
             return Scan(ring, Ticket(index, int(entry[Reader.ID])), columns)
 
@@ -170,6 +170,7 @@ class Scan:
                 if there[0]:
                     cell = book.head.cells[self.ticket.reader, self._worker]
                     cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN] = this_process()
+                    cell[Reader.CELL_SINCE] = now
                     cell[Reader.CELL_LO] = lo
                     entry[Reader.POSITION] = hi
                     entry[Reader.IDLE], entry[Reader.TOUCHED] = 0, now
@@ -241,8 +242,8 @@ class Scan:
         """Make sure that the slots were not claimed while they were copied, and let writers have them."""
         book = self.ring.book
         with book.locked() as words:
-            book.head.cells[self.ticket.reader, self._worker, Reader.CELL_LO] = -1
             entry = self._entry()
+            book.head.cells[self.ticket.reader, self._worker, Reader.CELL_LO] = -1
             if words[Word.CLAIMED] > lo + book.capacity or not whole:
                 raise self._overrun(words, entry, int(words[Word.CLAIMED]) - lo)
             self._check(words, entry)
