@@ -411,3 +411,16 @@ def test_many_groups_are_not_merged_for_every_batch(db: Database, monkeypatch: p
     assert isinstance(running, RunningResult)
     assert len(running.finish().rows()) == 600
     assert 1 < len(merges) <= 8  # each leaves about twice as many groups as the one before
+
+
+def test_queries_after_an_insert_that_missed_the_buffer(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise ExecutionError("STREAM_MEMORY_FULL", "no room")
+
+    db.insert("posts", posts(0, 3))
+    with monkeypatch.context() as patched:
+        patched.setattr(Ring, "write", full)
+        db.insert("posts", posts(0, 5))
+    running = [db.sql(f"SELECT count(*) FROM {name}") for name in ("posts", "posts@OLDEST")]
+    db.insert("posts", posts(0, 4))
+    assert [query.finish().rows() for query in running] == [[(4,)], [(4,)]]

@@ -463,6 +463,39 @@ def test_rows_of_a_failed_statement_fail_their_readers(rings: Any) -> None:
     assert len(drained(late)) == 5
 
 
+def test_a_failed_statement_concerns_nobody_else(rings: Any) -> None:
+    ring = rings(100, timeout=60)
+    over = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 5)))
+    over.finish()
+    written = ring.write(rows_of(numbered(5, 5)))
+    ring.book.roll_back(written.lo, written.hi)
+    assert len(drained(over)) == 5, "its window ended before"
+    over.end()
+    oldest = Scan.start(ring, ["n"], oldest=True)
+    ring.book.roll_back(ring.end, ring.end + 1)  # of a statement whose rows did not get here at all
+    with pytest.raises(ExecutionError, match="STREAM_ROLLED_BACK"):
+        oldest.next()
+    later = [Scan.start(ring, ["n"], oldest=oldest) for oldest in (False, True)]
+    ring.write(rows_of(numbered(10, 3)))
+    for scan in later:
+        assert [row["n"] for row in drained(scan)] == [10, 11, 12]
+        scan.end()
+
+
+def test_rows_of_a_failed_statement_that_are_not_visible_yet(rings: Any) -> None:
+    ring = rings(100, timeout=60)
+    first = ring.book.claim(1, lambda n: 0, ring.rounds.begin)
+    written = ring.write(rows_of(numbered(1, 5)), wait=False)
+    ring.book.roll_back(written.lo, written.hi)
+    later = [Scan.start(ring, ["n"], oldest=oldest) for oldest in (False, True)]
+    assert [lag for _, lag in ring.usage().readers] == [0, 0]
+    ring.book.publish(first)
+    ring.write(rows_of(numbered(6, 2)))
+    for scan in later:
+        assert [row["n"] for row in drained(scan)] == [6, 7]
+
+
 def test_interrupted_write_leaves_a_hole(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ring = rings(100)
     scan = Scan.start(ring, ["n"])

@@ -229,8 +229,17 @@ class Book:
             self.advance(words)
 
     def roll_back(self, lo: int, hi: int) -> None:
-        """Say that rows among these ids belong to a statement that failed: whoever reads them fails too."""
+        """Say that rows among these ids belong to a statement that failed: whoever reads them fails too.
+
+        Readers that begin later begin after them.
+        """
         with self.locked() as words:
+            words[Word.OLDEST] = max(words[Word.OLDEST], min(hi, words[Word.CLAIMED]))
+            readers = self.head.readers
+            over = (readers[:, Reader.DONE] >= 0) & (readers[:, Reader.DONE] <= lo)
+            theirs = (readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.BEGIN] < hi) & ~over
+            theirs &= readers[:, Reader.WAITED_FOR] == 0  # the owner's own reader takes them back itself
+            readers[theirs, Reader.STATE] = Reader.ROLLED_BACK
             at = int(words[Word.ROLLBACKS])
             self.head.rollbacks[at % ROLLBACKS] = lo, hi
             words[Word.ROLLBACKS] = at + 1
@@ -374,7 +383,7 @@ class Book:
             return Usage(
                 self.capacity,
                 int(words[Word.VALID]),
-                tuple((int(r[Reader.ID]), int(words[Word.VALID] - r[Reader.POSITION])) for r in live),
+                tuple((int(r[Reader.ID]), max(0, int(words[Word.VALID] - r[Reader.POSITION]))) for r in live),
                 int(words[Word.BLOCKED]) / 1e9,
                 int(words[Word.OVERRUNS]),
                 int(words[Word.LOST]),

@@ -52,6 +52,8 @@ class Word:
     AWAITED = 20
     """1: another process wants to insert; 2: the owner reads for its views."""
     OWNER_PID, OWNER_BEGAN = 21, 22
+    OLDEST = 23
+    """No reader begins before this id: rows before it were taken back."""
     COUNT = 64
 
 
@@ -71,7 +73,7 @@ class Reader:
         range(15)
     )
     WORDS = 16
-    FREE, LIVE, FINISHED, CANCELLED, OVERRUN, BROKEN = range(6)
+    FREE, LIVE, ROLLED_BACK, CANCELLED, OVERRUN, BROKEN = range(6)
     CELL_LO, CELL_PID, CELL_BEGAN, CELL_SINCE = range(4)
     CELL_WORDS = 4
 

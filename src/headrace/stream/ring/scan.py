@@ -16,18 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ExecutionError
-from headrace.stream.ring.layout import (
-    LOST,
-    OWN,
-    READERS,
-    ROLLBACKS,
-    WORKERS,
-    Reader,
-    Slots,
-    Word,
-    Words,
-    view_type,
-)
+from headrace.stream.ring.layout import LOST, OWN, READERS, WORKERS, Reader, Slots, Word, Words, view_type
 from headrace.stream.ring.processes import this_process
 from headrace.stream.ring.ring import Ring, gone
 
@@ -98,6 +87,7 @@ class Scan:
             index = int(free[0])
             valid, claimed = int(words[Word.VALID]), int(words[Word.CLAIMED])
             begin = min(valid, max(0, claimed - ring.terms.capacity)) if oldest else valid
+            begin = max(begin, int(words[Word.OLDEST]))
             words[Word.READER_IDS] += 1
             entry = book.head.readers[index]
             entry[:] = 0
@@ -270,12 +260,11 @@ class Scan:
 
         Raises if rows it has read were taken back since.
         """
-        book = self.ring.book
-        with book.locked() as words:
+        with self.ring.book.locked():
             entry = self._entry()
             lost = int(entry[Reader.LOST])
             try:
-                self._check_rollbacks(words, entry)
+                self._check_rolled_back(entry)
             finally:
                 entry[Reader.STATE] = Reader.FREE
             return lost
@@ -327,13 +316,10 @@ class Scan:
             )
         if state == Reader.OVERRUN:
             raise self._overrun(words, entry, int(entry[Reader.BEHIND]))
-        self._check_rollbacks(words, entry)
+        self._check_rolled_back(entry)
 
-    def _check_rollbacks(self, words: Words, entry: Words) -> None:
-        if entry[Reader.WAITED_FOR]:
-            return  # the owner's own reader took them back itself
-        count = min(int(words[Word.ROLLBACKS]), ROLLBACKS)
-        if count and (self.ring.book.head.rollbacks[:count, 1] > entry[Reader.BEGIN]).any():
+    def _check_rolled_back(self, entry: Words) -> None:
+        if entry[Reader.STATE] == Reader.ROLLED_BACK:
             raise ExecutionError(
                 "STREAM_ROLLED_BACK",
                 f"an insert into stream {self.ring.stream} failed after this query had begun to read its rows",
