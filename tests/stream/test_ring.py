@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -744,6 +745,41 @@ def test_a_killed_scan_worker_fails_its_query(rings: Any, folder: Path) -> None:
     ring.usage()
     with pytest.raises(ExecutionError, match="STREAM_READER_DIED"):
         scan.next()
+
+
+@pytest.mark.parametrize("step", ["claim", "store"])
+@pytest.mark.parametrize("overflow", [Overflow.BLOCK, Overflow.ERROR])
+def test_a_ring_ended_in_the_middle_of_a_write_says_so(
+    rings: Any, monkeypatch: pytest.MonkeyPatch, overflow: Overflow, step: str
+) -> None:
+    ring = rings(100, overflow)
+    scan = Scan.start(ring, ["n"])
+    owner, name = (ring.book, "advance") if step == "claim" else (ring.rounds, "allocate")
+    then = getattr(owner, name)
+
+    def ended(*given: Any) -> Any:
+        monkeypatch.undo()
+        if step == "store":
+            ring.destroy()
+        else:  # by whoever finds that its owner is dead: the owner itself would wait for the lock
+            shutil.rmtree(ring.folder)
+        return then(*given)
+
+    monkeypatch.setattr(owner, name, ended)
+    with pytest.raises(ExecutionError, match="STREAM_CLOSED"):
+        ring.write(rows_of([{"text": "long enough to lie outside of its slot"}]))
+    ring.destroy()
+    scan.give_up()
+    assert not ring.folder.exists()
+
+
+def test_a_closed_ring_takes_nothing(rings: Any, folder: Path) -> None:
+    """Whoever ends it may be about to remove its files: nobody makes others."""
+    ring = rings(100)
+    ring.book.close()
+    with pytest.raises(ExecutionError, match="STREAM_CLOSED"):
+        ring.write(rows_of([{"n": 1}]))
+    assert not list(folder.glob("text-*"))
 
 
 def test_a_ring_that_is_no_more_says_so(rings: Any, folder: Path) -> None:

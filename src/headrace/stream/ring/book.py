@@ -107,7 +107,7 @@ class Book:
         *,
         impatient: bool = False,
     ) -> Claimed | None:
-        """Claim up to ``rows`` ids; ``None`` if there is no room now.
+        """Claim up to ``rows`` ids; ``None`` if there is no room now, or the ring is closed.
 
         ``text_of(n)`` is how many bytes of long text the first ``n`` rows have. ``new_lap`` is called, under the lock,
         before the first id of a round is taken: whoever writes in that round finds a fresh text buffer (erratum: 000
@@ -115,6 +115,8 @@ class Book:
         ``impatient``, readers are dropped that are in its way and have stood still for longer than the ring's patience.
         """
         with self.locked() as words:
+            if words[Word.CLOSED]:
+                return None
             self.advance(words)
             return self._claim(words, rows, text_of, new_lap, impatient)
 
@@ -131,6 +133,8 @@ class Book:
         """
         found: list[Claimed] = []
         with self.locked() as words:
+            if words[Word.CLOSED]:
+                return None
             self.advance(words)
             wanted = int(words[Word.CLAIMED]) + rows
             if wanted > self._floor(words) + self.capacity:

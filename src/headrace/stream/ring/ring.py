@@ -9,6 +9,7 @@ import errno
 import json
 import mmap
 import os
+import shutil
 import time
 import weakref
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ class Ring:
             memory = mmap.mmap(fd, layout.bytes)
         except OSError as error:
             os.close(fd)
-            _remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
                 raise
             raise no_room(stream, terms.capacity, layout.bytes) from None
@@ -136,8 +137,10 @@ class Ring:
                 whole = rows.combine_chunks() if isinstance(rows, pa.Table) else rows  # each piece takes an entry
                 return self._write_whole([_Morsel(self, b, origin) for b in _batches(whole, self.morsel)])
             return self._write(_batches(rows, self.morsel), origin, wait)
-        except BaseException:
+        except BaseException as failure:
             self.book.abandon_mine()  # an interrupt may come between any two steps
+            if isinstance(failure, FileNotFoundError):  # the ring was ended meanwhile, and its files with it
+                raise gone(self.stream) from None
             raise
 
     def _write(self, batches: list[pa.RecordBatch], origin: int, wait: bool) -> Written:
@@ -161,7 +164,6 @@ class Ring:
         now = began = pause = 0.0
         stood = -1, 0.0
         while True:
-            self.check_open()
             impatient = bool(began) and now - began > patience
             found = self.book.claim(
                 morsel.rows - done, lambda n: morsel.text(done, n), self.rounds.begin, impatient=impatient
@@ -171,6 +173,7 @@ class Ring:
                 if began:
                     self.book.blocked_for(int((now - began) * 1e9))
                 return found
+            self.check_open()
             began = began or now
             if self.terms.overflow is Overflow.ERROR and self.book.has_readers:
                 raise self._full(morsel.rows)
@@ -187,10 +190,10 @@ class Ring:
         rows = sum(m.rows for m in morsels)
         if not rows:
             return Written(0, 0)
-        self.check_open()
         whole = _Whole(morsels)
         found = self.book.claim_all(rows, whole.left, whole.text, self.rounds.begin)
         if found is None:
+            self.check_open()
             raise self._full(rows)
         done = 0
         for claimed in found:
@@ -248,7 +251,7 @@ class Ring:
     def destroy(self) -> None:
         """End the ring for all: its writers and readers, here and elsewhere, are told so."""
         self.book.close()
-        _remove(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)  # what is left goes with the folder of all rings
 
 
 class _Morsel:
@@ -412,9 +415,3 @@ def _stalled(stream: str) -> ExecutionError:
         f"another writer of stream {stream} has claimed room and does not fill it",
         hint="find the process that stands still, and let it go on or end it",
     )
-
-
-def _remove(folder: Path) -> None:
-    for file in folder.glob("*"):
-        file.unlink(missing_ok=True)
-    folder.rmdir()
