@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +110,39 @@ def test_a_dropped_stream_is_noticed(db: Database) -> None:
     assert other.stdout.readline() == "ready\n"
     db.sql("DROP STREAM posts CASCADE")
     assert other.communicate(timeout=60)[0].strip() == "STREAM_CLOSED"
+
+
+OWNER = PREAMBLE + """
+import time
+db = headrace.connect(path)
+db.sql("CREATE STREAM posts (uid INT) WITH (capacity = 500)")
+print("ready", flush=True)
+time.sleep(120)
+"""
+
+
+def test_a_killed_owner_is_noticed(tmp_path: Path) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path / "d")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "ready\n"
+        posts = headrace.ring(tmp_path / "d", "posts")
+        assert posts.insert([(1,)]) == 1
+    finally:
+        owner.kill()
+        owner.communicate()
+    failures: list[BaseException] = []
+
+    def insert() -> None:
+        try:
+            posts.insert([(n,) for n in range(2000)])
+        except HeadraceError as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=insert, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert [f.condition for f in failures if isinstance(f, HeadraceError)] == ["STREAM_OWNER_UNREACHABLE"]
 
 
 def test_a_database_nobody_has_open(tmp_path: Path) -> None:

@@ -256,9 +256,11 @@ class Book:
 
     def taken(self) -> int:
         """The id up to which the owner's views have the rows of other processes; -1 if nobody gives them any."""
-        readers = self.head.readers
-        pumps = readers[(readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.WAITED_FOR] == 1)]
-        return int(pumps[:, Reader.TAKEN].max()) if len(pumps) else -1
+        with self.locked() as words:
+            self.look_for_dead(words)
+            readers = self.head.readers
+            pumps = readers[(readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.WAITED_FOR] == 1)]
+            return int(pumps[:, Reader.TAKEN].max()) if len(pumps) else -1
 
     def await_visible(self, hi: int, patience: float) -> bool:
         """Wait until all ids below ``hi`` are visible; dead writers among them do not hold it up."""
