@@ -389,7 +389,7 @@ def test_blocked_writer_goes_on_without_a_worker_that_stands_still_as_it_copies(
     if shared:
         threading.Thread(target=keep_looking, daemon=True).start()
     within(20, lambda: ring.write(rows_of(numbered(10, 5))))
-    with pytest.raises(ExecutionError, match="11 tuples behind stream s, which keeps 10"):
+    with pytest.raises(ExecutionError, match="STREAM_OVERRUN"):
         scan._release(0, True)
     assert ring.usage().overruns == 1
 
@@ -471,7 +471,7 @@ def test_a_failed_statement_concerns_nobody_else(rings: Any) -> None:
     over.finish()
     written = ring.write(rows_of(numbered(5, 5)))
     ring.book.roll_back(written.lo, written.hi)
-    assert len(drained(over)) == 5, "its window ended before"
+    assert over.next().num_rows == 5, "its window ended before"
     over.end()
     oldest = Scan.start(ring, ["n"], oldest=True)
     ring.book.roll_back(ring.end, ring.end + 1)  # of a statement whose rows did not get here at all
@@ -599,7 +599,8 @@ def test_a_writer_killed_between_any_two_words(tmp_path: Path, monkeypatch: pyte
             found += [row["n"] for row in batch.to_pylist()]
         writer.join()
         assert found in ([10, 11, 20, 21], [10, 20, 21], [20, 21])
-        assert (lost := scan.end()) == ring.usage().lost
+        lost = scan.end()
+        assert lost == ring.usage().lost
         assert lost <= 1
         head = ring.book.head
         assert head.words[Word.VALID] == head.words[Word.CLAIMED]

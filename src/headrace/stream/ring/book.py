@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ExecutionError
-from headrace.stream.ring.layout import LOST, NOBODYS, ROLLBACKS, Claim, Head, Reader, Slots, Word, Words
+from headrace.stream.ring.layout import LOST, NOBODYS, REFUSALS, Claim, Head, Reader, Slots, Word, Words
 from headrace.stream.ring.processes import is_alive, this_process
 
 _FAR = 1 << 62
@@ -232,35 +232,62 @@ class Book:
             self._mine.entries.clear()
             self.advance(words)
 
+    def withdraw(self, claimed: Claimed) -> bool:
+        """Take a published range back; False if it is visible already."""
+        with self.locked() as words:
+            self.advance(words)
+            entry = self.head.claims[claimed.entry]
+            hidden = entry[Claim.STATE] == Claim.PUBLISHED and entry[Claim.LO] == claimed.lo
+            if hidden:
+                self._leave_out(claimed.entry, NOBODYS)
+            return bool(hidden)
+
     def roll_back(self, lo: int, hi: int) -> None:
         """Say that rows among these ids belong to a statement that failed: whoever reads them fails too.
 
         Readers that begin later begin after them.
         """
         with self.locked() as words:
-            words[Word.OLDEST] = max(words[Word.OLDEST], min(hi, words[Word.CLAIMED]))
-            readers = self.head.readers
-            over = (readers[:, Reader.DONE] >= 0) & (readers[:, Reader.DONE] <= lo)
-            theirs = (readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.BEGIN] < hi) & ~over
-            theirs &= readers[:, Reader.WAITED_FOR] == 0  # the owner's own reader takes them back itself
-            readers[theirs, Reader.STATE] = Reader.ROLLED_BACK
-            at = int(words[Word.ROLLBACKS])
-            self.head.rollbacks[at % ROLLBACKS] = lo, hi
-            words[Word.ROLLBACKS] = at + 1
+            self._roll_back(words, lo, hi)
 
-    def is_rolled_back(self, lo: int, hi: int) -> bool:
-        """Whether rows among these ids were taken back."""
+    def _roll_back(self, words: Words, lo: int, hi: int) -> None:
+        words[Word.OLDEST] = max(words[Word.OLDEST], min(hi, words[Word.CLAIMED]))
+        readers = self.head.readers
+        over = (readers[:, Reader.DONE] >= 0) & (readers[:, Reader.DONE] <= lo)
+        theirs = (readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.BEGIN] < hi) & ~over
+        theirs &= readers[:, Reader.WAITED_FOR] == 0  # the owner's own reader takes them back itself
+        readers[theirs, Reader.STATE] = Reader.ROLLED_BACK
+
+    # The owner, who gives its views what other processes write
+
+    def refuse(self, lo: int, hi: int) -> None:
+        """Say that views did not take the rows of other processes among these ids: they are taken back."""
         with self.locked() as words:
-            rolled = self.head.rollbacks[: min(int(words[Word.ROLLBACKS]), ROLLBACKS)]
-            return bool(((rolled[:, 0] < hi) & (rolled[:, 1] > lo)).any())
+            at = int(words[Word.REFUSALS])
+            self.head.refusals[at % REFUSALS] = lo, hi
+            words[Word.REFUSALS] = at + 1
+            self._roll_back(words, lo, hi)
 
+    def is_refused(self, claimed: Claimed) -> bool | None:
+        """Whether views did not take a range the owner has dealt with; ``None`` if that is no longer known."""
+        with self.locked() as words:
+            count = int(words[Word.REFUSALS])
+            known = self.head.refusals[: min(count, REFUSALS)]
+            if ((known[:, 0] < claimed.hi) & (known[:, 1] > claimed.lo)).any():
+                return True
+            return None if count > REFUSALS and known[:, 0].min() >= claimed.hi else False
+
+    @property
     def taken(self) -> int:
-        """The id up to which the owner's views have the rows of other processes; -1 if nobody gives them any."""
+        """The id up to which the owner has dealt with the rows of other processes."""
+        return int(self.head.words[Word.TAKEN])
+
+    def is_pumped(self) -> bool:
+        """Whether somebody gives the owner's views what other processes write."""
         with self.locked() as words:
             self.look_for_dead(words)
             readers = self.head.readers
-            pumps = readers[(readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.WAITED_FOR] == 1)]
-            return int(pumps[:, Reader.TAKEN].max()) if len(pumps) else -1
+            return bool(((readers[:, Reader.STATE] == Reader.LIVE) & (readers[:, Reader.WAITED_FOR] == 1)).any())
 
     def await_visible(self, hi: int, patience: float) -> bool:
         """Wait until all ids below ``hi`` are visible; dead writers among them do not hold it up."""

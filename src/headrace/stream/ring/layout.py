@@ -27,7 +27,8 @@ CLAIMS = 512
 READERS = 64
 WORKERS = 32
 """How many scan workers may share one reader's position."""
-ROLLBACKS = 64
+REFUSALS = 64
+"""How many of the last ranges that views did not take are known."""
 
 FOREIGN, OWN, NOBODYS, LOST = range(4)
 """Who the tuple in a slot comes from: another process on its own account, or the database, which gave it to its views
@@ -48,12 +49,14 @@ class Word:
     LAP, USED, ALLOCATED, USED_BEFORE = 6, 7, 8, 9
     STRING_LIMIT, OVERFLOW, PATIENCE = 10, 11, 12
     CLOSED, OVERRUNS, BLOCKED, LOST = 13, 14, 15, 17
-    READER_IDS, ROLLBACKS = 18, 19
+    READER_IDS, REFUSALS = 18, 19
     AWAITED = 20
     """1: another process wants to insert; 2: the owner reads for its views."""
     OWNER_PID, OWNER_BEGAN = 21, 22
     OLDEST = 23
     """No reader begins before this id: rows before it were taken back."""
+    TAKEN = 24
+    """The id up to which the owner has dealt with the rows of other processes; -1 if it never began to."""
     COUNT = 64
 
 
@@ -69,9 +72,7 @@ class Claim:
 class Reader:
     """The words of a reader; then a cell for each of its workers: the first id it is copying, who it is, since when."""
 
-    STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE, TAKEN, OF_OWNER = (
-        range(15)
-    )
+    STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE, OF_OWNER = range(14)
     WORDS = 16
     FREE, LIVE, ROLLED_BACK, CANCELLED, OVERRUN, BROKEN = range(6)
     CELL_LO, CELL_PID, CELL_BEGAN, CELL_SINCE = range(4)
@@ -81,8 +82,8 @@ class Reader:
 _CLAIMS_AT = Word.COUNT
 _READERS_AT = _CLAIMS_AT + CLAIMS * Claim.WORDS
 _READER_WORDS = Reader.WORDS + Reader.CELL_WORDS * WORKERS
-_ROLLBACKS_AT = _READERS_AT + READERS * _READER_WORDS
-_NULLS_AT = _ROLLBACKS_AT + ROLLBACKS * 2
+_REFUSALS_AT = _READERS_AT + READERS * _READER_WORDS
+_NULLS_AT = _REFUSALS_AT + REFUSALS * 2
 
 
 @dataclass(frozen=True)
@@ -167,20 +168,20 @@ class Head:
     claims: Words
     readers: Words
     cells: Words
-    rollbacks: Words
+    refusals: Words
     nulls: Words
     """For each column, whether any of its values ever was NULL."""
 
     @staticmethod
     def over(memory: Any, columns: int) -> Head:
         every = np.frombuffer(memory, np.int64, _NULLS_AT + columns)
-        readers = every[_READERS_AT:_ROLLBACKS_AT].reshape(READERS, _READER_WORDS)
+        readers = every[_READERS_AT:_REFUSALS_AT].reshape(READERS, _READER_WORDS)
         return Head(
             every[: Word.COUNT],
             every[_CLAIMS_AT:_READERS_AT].reshape(CLAIMS, Claim.WORDS),
             readers[:, : Reader.WORDS],
             readers[:, Reader.WORDS :].reshape(READERS, WORKERS, Reader.CELL_WORDS),
-            every[_ROLLBACKS_AT:_NULLS_AT].reshape(ROLLBACKS, 2),
+            every[_REFUSALS_AT:_NULLS_AT].reshape(REFUSALS, 2),
             every[_NULLS_AT:],
         )
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ class Ring:
         words = head.words
         words[Word.FORMAT], words[Word.CAPACITY], words[Word.COLUMNS] = FORMAT, terms.capacity, len(layout.columns)
         words[Word.OWNER_PID], words[Word.OWNER_BEGAN] = this_process()
-        words[Word.LAP], words[Word.STRING_LIMIT] = -1, text_limit
+        words[Word.LAP], words[Word.TAKEN], words[Word.STRING_LIMIT] = -1, -1, text_limit
         words[Word.OVERFLOW], words[Word.PATIENCE] = terms.overflow, int(terms.patience * 1e9)
         head.cells[:, :, 0] = -1
         description = {
@@ -126,36 +127,48 @@ class Ring:
 
     # Writing
 
-    def write(self, rows: pa.Table | pa.RecordBatch, *, origin: int = OWN, wait: bool = True) -> Written:
+    def write(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        *,
+        origin: int = OWN,
+        wait: bool = True,
+        then: Callable[[Claimed], None] = lambda claimed: None,
+    ) -> Written:
         """Put rows at the end of the stream; returns their ids once they are visible.
 
         ``rows`` have the stream's Arrow types; a column they lack is NULL. With ``wait=False`` the rows may become
-        visible a moment later. What a full ring means, the stream's ``overflow`` says.
+        visible a moment later. ``then`` is called with each range of them when it is written, before the next one is.
+        What a full ring means, the stream's ``overflow`` says.
         """
         try:
             if self.terms.overflow is Overflow.ERROR and self.book.has_readers:
                 whole = rows.combine_chunks() if isinstance(rows, pa.Table) else rows  # each piece takes an entry
-                return self._write_whole([_Morsel(self, b, origin) for b in _batches(whole, self.morsel)])
-            return self._write(_batches(rows, self.morsel), origin, wait)
+                return self._write_whole([_Morsel(self, b, origin) for b in _batches(whole, self.morsel)], then)
+            return self._write(_batches(rows, self.morsel), origin, wait, then)
         except BaseException as failure:
             self.book.abandon_mine()  # an interrupt may come between any two steps
             if isinstance(failure, FileNotFoundError):  # the ring was ended meanwhile, and its files with it
                 raise gone(self.stream) from None
             raise
 
-    def _write(self, batches: list[pa.RecordBatch], origin: int, wait: bool) -> Written:
+    def _write(
+        self, batches: list[pa.RecordBatch], origin: int, wait: bool, then: Callable[[Claimed], None]
+    ) -> Written:
         first, last = -1, 0
         for batch in batches:
             morsel = _Morsel(self, batch, origin)
             done = 0
             while done < morsel.rows:
                 claimed = self._claim(morsel, done)
-                self._fill(morsel, done, claimed)
+                morsel.store(done, claimed)
+                self.book.publish(claimed)
+                then(claimed)
                 first = claimed.lo if first < 0 else first
                 last = claimed.hi
                 done += claimed.hi - claimed.lo
         if wait and last and not self.book.await_visible(last, self.terms.patience):
-            raise _stalled(self.stream)
+            raise stalled(self.stream)
         return Written(max(first, 0), last)
 
     def _claim(self, morsel: _Morsel, done: int) -> Claimed:
@@ -183,9 +196,9 @@ class Ring:
             if visible != stood[0] or visible == words[Word.CLAIMED]:
                 stood = visible, now
             if now - stood[1] > patience:
-                raise _stalled(self.stream)
+                raise stalled(self.stream)
 
-    def _write_whole(self, morsels: list[_Morsel]) -> Written:
+    def _write_whole(self, morsels: list[_Morsel], then: Callable[[Claimed], None]) -> Written:
         """All rows or none: claim them at once, then write."""
         rows = sum(m.rows for m in morsels)
         if not rows:
@@ -198,7 +211,9 @@ class Ring:
         done = 0
         for claimed in found:
             morsel, at = whole.at(done)
-            self._fill(morsel, at, claimed)
+            morsel.store(at, claimed)
+            self.book.publish(claimed)
+            then(claimed)
             done += claimed.hi - claimed.lo
         self.book.await_visible(found[-1].hi, self.terms.patience)
         return Written(found[0].lo, found[-1].hi)
@@ -209,10 +224,6 @@ class Ring:
             f"stream {self.stream} has no room for {rows:,} rows: a query has not read what is there",
             hint=f"wait and insert again, raise its capacity ({self.terms.capacity:,}), or let overflow be 'block'",
         )
-
-    def _fill(self, morsel: _Morsel, done: int, claimed: Claimed) -> None:
-        morsel.store(done, claimed)
-        self.book.publish(claimed)
 
     # Sharing
 
@@ -226,9 +237,18 @@ class Ring:
         """Whether another process wants to insert, and nobody reads for the views yet."""
         return bool(self.book.head.words[Word.AWAITED] == 1)
 
-    def answer(self) -> None:
-        """Say that rows of other processes reach the views from now on."""
-        self.book.head.words[Word.AWAITED] = 2
+    def answer(self, begin: int) -> None:
+        """Say that rows of other processes reach the views from this id on."""
+        if 0 <= self.book.taken < begin:
+            self.book.refuse(self.book.taken, begin)  # what came after somebody else had stopped
+        with self.book.locked() as words:
+            words[Word.TAKEN] = begin
+            words[Word.AWAITED] = 2
+
+    def stop_answering(self) -> None:
+        """Say that they do not any more, until somebody asks for it again."""
+        with self.book.locked() as words:
+            words[Word.AWAITED] = 0
 
     def await_owner(self, patience: float) -> None:
         """Ask the owner to read for its views what this process inserts, and wait until it does."""
@@ -409,7 +429,7 @@ def no_room(stream: str, capacity: int, size: int) -> ExecutionError:
     )
 
 
-def _stalled(stream: str) -> ExecutionError:
+def stalled(stream: str) -> ExecutionError:
     return ExecutionError(
         "STREAM_WRITER_STALLED",
         f"another writer of stream {stream} has claimed room and does not fill it",

@@ -224,9 +224,10 @@ class Scan:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def taken(self, upto: int) -> None:
-        """Say that what was read below this id is dealt with."""
-        with self.ring.book.locked():
-            self._entry()[Reader.TAKEN] = upto
+        """Say that the owner has dealt with what was read below this id."""
+        with self.ring.book.locked() as words:
+            self._entry()
+            words[Word.TAKEN] = upto
 
     def _release(self, lo: int, whole: bool) -> None:
         """Make sure that the slots were not claimed while they were copied, and let writers have them."""
