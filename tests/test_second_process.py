@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,16 @@ def test_a_dropped_streams_memory_is_let_go(db: Database) -> None:
         time.sleep(0.02)
         gc.collect()
     assert ring() is None
+
+
+def test_local_times_are_of_the_databases_zone(tmp_path: Path) -> None:
+    with headrace.connect(tmp_path / "d", time_zone="America/New_York") as db:
+        db.sql("CREATE STREAM times (at TIMESTAMP) WITH (capacity = 500)")
+        db.sql("CREATE VIEW n AS SELECT at, count(*) AS n FROM times GROUP BY at")
+        rows = [(datetime(2020, 1, 1),), (datetime(2020, 7, 1, 12),)]
+        db.insert("times", rows)
+        headrace.ring(db.path, "times").insert(rows)
+        assert [n for _, n in db.sql("SELECT * FROM n").rows()] == [2, 2]
 
 
 def test_a_dropped_stream_is_noticed(db: Database) -> None:

@@ -58,12 +58,16 @@ class Written:
 class Ring:
     """A mapped ring. Use it from any thread; other processes :meth:`open` it themselves."""
 
-    def __init__(self, folder: Path, stream: str, columns: Schema, terms: Terms, fd: int, memory: mmap.mmap) -> None:
+    def __init__(
+        self, folder: Path, stream: str, columns: Schema, terms: Terms, zone: str, fd: int, memory: mmap.mmap
+    ) -> None:
         self.folder = folder
         self.stream = stream
         self.columns = columns
         """The stream's columns, with those the ring does not hold."""
         self.terms = terms
+        self.zone = zone
+        """The database's time zone, which local times are of."""
         self.layout = Layout.of(columns, terms.capacity)
         self._memory = memory
         self.slots, self.nulls, self.origins = self.layout.slots(memory)
@@ -74,7 +78,9 @@ class Ring:
         weakref.finalize(self, os.close, fd).atexit = False
 
     @staticmethod
-    def create(folder: Path, stream: str, columns: Schema, terms: Terms, *, text_limit: int = TEXT_LIMIT) -> Ring:
+    def create(
+        folder: Path, stream: str, columns: Schema, terms: Terms, *, zone: str = "UTC", text_limit: int = TEXT_LIMIT
+    ) -> Ring:
         """A new ring in a folder of its own."""
         from headrace.stream.ring.text_kernel import warm_up
 
@@ -102,10 +108,11 @@ class Ring:
             "stream": stream,
             "columns": [[f.name, f.type.declared, f.nullable] for f in columns],
             "terms": [terms.capacity, terms.timeout, int(terms.overflow), terms.patience],
+            "zone": zone,
         }
         (folder / _DESCRIPTION).write_text(json.dumps(description))
         words[Word.MAGIC] = MAGIC
-        return Ring(folder, stream, columns, terms, fd, memory)
+        return Ring(folder, stream, columns, terms, zone, fd, memory)
 
     @staticmethod
     def open(folder: Path) -> Ring:
@@ -123,7 +130,7 @@ class Ring:
         if words[Word.MAGIC] != MAGIC or words[Word.FORMAT] != FORMAT or words[Word.CAPACITY] != capacity:
             os.close(fd)
             raise StoreError("RING_FOREIGN", f"{folder} holds no ring of this version", hint="use one version for all")
-        return Ring(folder, found["stream"], columns, terms, fd, memory)
+        return Ring(folder, found["stream"], columns, terms, found["zone"], fd, memory)
 
     # Writing
 

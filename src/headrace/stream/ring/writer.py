@@ -70,7 +70,7 @@ class RingWriter:
         ``data`` is whatever :meth:`headrace.Database.insert` takes, a Spark DataFrame apart. Many rows go there range
         by range, each when views have the one before: if one fails, :class:`InsertFailed` says how many rows are in.
         """
-        rows = to_arrow(data, self._ring.columns)
+        rows = to_arrow(data, self._ring.columns, zone=self._ring.zone)
         table = (rows if isinstance(rows, pa.Table) else rows.read_all()).combine_chunks()
         if not table.num_rows:
             return 0
