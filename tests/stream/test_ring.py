@@ -783,6 +783,13 @@ def test_a_closed_ring_takes_nothing(rings: Any, folder: Path) -> None:
     assert not list(folder.glob("text-*"))
 
 
+def test_the_end_of_a_ring_takes_whatever_lies_there(rings: Any, folder: Path) -> None:
+    ring = rings(100)
+    (folder / "of somebody").mkdir()
+    ring.destroy()
+    assert not folder.exists()
+
+
 def test_a_ring_that_is_no_more_says_so(rings: Any, folder: Path) -> None:
     ring = rings(100)
     other = Ring.open(folder)
