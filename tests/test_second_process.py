@@ -148,7 +148,7 @@ def test_a_process_that_stood_still_does_not_guess(db: Database, monkeypatch: py
         return found
 
     monkeypatch.setattr(posts._ring.book, "await_visible", slowly)
-    with pytest.raises(HeadraceError, match="STREAM_ANSWER_MISSED.* none of 1 rows is in, and maybe the next 1"):
+    with pytest.raises(HeadraceError, match=r"STREAM_ANSWER_MISSED.* none of 1 rows is in, and maybe the next 1"):
         posts.insert([(1, "x")])
 
 
@@ -159,7 +159,7 @@ def test_a_writer_that_stands_still_before_it_leaves_nothing_behind(db: Database
     ring = next(ring for ring in db.runtime.rings.all() if ring.stream == "ints")
     stuck = ring.book.claim(1, lambda n: 0, ring.rounds.begin)
     assert stuck is not None
-    with pytest.raises(HeadraceError, match="STREAM_WRITER_STALLED.* none of 2 rows is in"):
+    with pytest.raises(HeadraceError, match=r"STREAM_WRITER_STALLED.* none of 2 rows is in"):
         ints.insert([(1,), (2,)])
     ring.book.abandon_mine()
     assert ints.insert([(4,)]) == 1
@@ -183,9 +183,7 @@ def test_a_fault_of_the_owner_does_not_end_its_service(db: Database, monkeypatch
     assert db.sql("SELECT uid, n FROM per_user").rows() == [(2, 1)]
 
 
-def test_a_stream_with_too_many_readers_takes_nobody_elses_pump(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_with_too_many_readers_takes_nobody_elses_pump(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.stream.ring.writer._PATIENCE", 0.5)
     ring = db.runtime.rings.all()[0]
     readers = [Scan.start(ring, ["uid"]) for _ in range(READERS)]
@@ -220,6 +218,26 @@ def test_local_times_are_of_the_databases_zone(tmp_path: Path) -> None:
         assert [n for _, n in db.sql("SELECT * FROM n").rows()] == [2, 2]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "condition"),
+    [
+        ("tasks", "0", "INVALID_TASKS"),
+        ("tasks", "-1", "INVALID_TASKS"),
+        ("tasks", "many", "INVALID_TASKS"),
+        ("from", "middle", "STREAM_POSITION_UNKNOWN"),
+    ],
+)
+def test_options_of_the_data_source_are_refused_by_name(db: Database, option: str, value: str, condition: str) -> None:
+    from headrace.spark.source import HeadraceSource
+
+    source = HeadraceSource({"path": str(db.path), "stream": "posts", option: value})
+    with pytest.raises(HeadraceError) as error:
+        source.reader(None)
+    assert error.value.condition == condition
+    assert error.value.hint
+    assert db.sql("SHOW STREAMS").arrow().to_pylist()[0]["readers"] == 0
+
+
 def test_a_dropped_stream_is_noticed(db: Database) -> None:
     other = process(
         db,
@@ -241,13 +259,16 @@ def test_a_dropped_stream_is_noticed(db: Database) -> None:
     assert other.communicate(timeout=60)[0].strip() == "STREAM_CLOSED"
 
 
-OWNER = PREAMBLE + """
+OWNER = (
+    PREAMBLE
+    + """
 import time
 db = headrace.connect(path)
 db.sql("CREATE STREAM posts (uid INT) WITH (capacity = 500)")
 print("ready", flush=True)
 time.sleep(120)
 """
+)
 
 
 def test_a_killed_owner_is_noticed(tmp_path: Path) -> None:

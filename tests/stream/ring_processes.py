@@ -86,6 +86,11 @@ def pick_and_hang(folder: Path, reader: int, ident: int) -> None:
     _hang()
 
 
+def read_and_hang(folder: Path, reader: int, ident: int) -> None:
+    assert Scan(Ring.open(folder), Ticket(reader, ident), ["n"], 7).next() is not None
+    _hang()
+
+
 def _hang() -> None:
     print("ready", flush=True)
     time.sleep(120)

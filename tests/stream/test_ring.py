@@ -27,7 +27,7 @@ from ring_processes import CHECKED, checked_rows, is_whole
 from headrace.errors import ExecutionError
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.book import Overflow
-from headrace.stream.ring.layout import CLAIMS, Claim, Head, Word
+from headrace.stream.ring.layout import CLAIMS, Claim, Head, Reader, Word
 from headrace.stream.ring.ring import Terms
 from headrace.stream.ring.scan import WindowOver
 from headrace.types import (
@@ -746,6 +746,32 @@ def test_a_killed_scan_worker_fails_its_query(rings: Any, folder: Path) -> None:
     ring.usage()
     with pytest.raises(ExecutionError, match="STREAM_READER_DIED"):
         scan.next()
+
+
+@pytest.mark.parametrize("state", ["never read", "reader killed", "over", "dropped", "read"])
+def test_a_reader_that_nobody_ends_is_forgotten(
+    rings: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """A Spark application plans in a process that ends before its tasks read, and may never run them."""
+    ring = rings(100, patience=0.0, timeout=60)
+    scan = Scan.start(ring, ["n"], of_owner=True)
+    ring.write(rows_of(numbered(0, 5)))
+    if state == "reader killed":
+        killed_when_ready(started("read_and_hang", folder, scan.ticket.reader, scan.ticket.id))
+    elif state != "never read":
+        assert len(drained(scan)) == 5
+    if state == "over":
+        scan.finish()
+    if state == "dropped":
+        ring.write(rows_of(numbered(5, 101)))
+    time.sleep(0.05)
+    Scan.start(ring, ["n"]).give_up()  # looks around
+    assert ring.book.head.readers[scan.ticket.reader, Reader.STATE] != Reader.FREE
+    monkeypatch.setattr("headrace.stream.ring.book._FORGOTTEN", 0)
+    time.sleep(0.05)
+    Scan.start(ring, ["n"]).give_up()
+    forgotten = ring.book.head.readers[scan.ticket.reader, Reader.STATE] == Reader.FREE
+    assert forgotten == (state != "read")  # somebody may just be slow
 
 
 @pytest.mark.parametrize("step", ["claim", "store"])

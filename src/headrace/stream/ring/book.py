@@ -33,7 +33,8 @@ from headrace.stream.ring.processes import is_alive, this_process
 
 _FAR = 1 << 62
 _FORGOTTEN = 60_000_000_000
-"""Nanoseconds after which a reader without a process of its own, whose window is over, is let go of."""
+"""Nanoseconds after which a reader without a process of its own is let go of if nobody reads for it, or longer if the
+ring's patience is."""
 
 
 class Overflow(IntEnum):
@@ -339,11 +340,15 @@ class Book:
             if not lives(reader[Reader.PID], reader[Reader.BEGAN]):
                 reader[Reader.STATE] = Reader.FREE
                 continue
-            over = 0 <= reader[Reader.DONE] <= reader[Reader.POSITION]
-            if over and reader[Reader.OF_OWNER] and time.monotonic_ns() - reader[Reader.TOUCHED] > _FORGOTTEN:
-                reader[Reader.STATE] = Reader.FREE  # nobody ends a reader that its own process has outlived
-                continue
-            for cell in self.head.cells[number]:
+            cells = self.head.cells[number]
+            untouched = time.monotonic_ns() - reader[Reader.TOUCHED]
+            if reader[Reader.OF_OWNER] and untouched > max(_FORGOTTEN, int(words[Word.PATIENCE])):
+                over = 0 <= reader[Reader.DONE] <= reader[Reader.POSITION] or reader[Reader.STATE] != Reader.LIVE
+                began = cells[cells[:, Reader.CELL_PID] > 0]
+                if over or not any(lives(cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN]) for cell in began):
+                    reader[Reader.STATE] = Reader.FREE  # its tasks never ran, or were cancelled, or are done
+                    continue
+            for cell in cells:
                 if cell[Reader.CELL_LO] >= 0 and not lives(cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN]):
                     cell[Reader.CELL_LO] = -1
                     reader[Reader.STATE] = Reader.BROKEN
