@@ -22,7 +22,7 @@ from headrace.ad_hoc import AdHocQuery, RunningResult
 from headrace.database import Database
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.loading import Loader
-from headrace.stream.ring import Ring
+from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.delivery import Delivery, put
 from headrace.stream.ring.home import Rings
 from profiles import examples
@@ -538,3 +538,42 @@ def test_many_groups_are_not_merged_for_every_batch(db: Database, monkeypatch: p
     assert isinstance(running, RunningResult)
     assert len(running.finish().rows()) == 600
     assert 1 < len(merges) <= 8  # each leaves about twice as many groups as the one before
+
+
+def test_queries_after_an_insert_that_missed_the_buffer(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise ExecutionError("STREAM_MEMORY_FULL", "no room")
+
+    db.insert("posts", posts(0, 3))
+    with monkeypatch.context() as patched:
+        patched.setattr(Ring, "write", full)
+        db.insert("posts", posts(0, 5))
+    running = [db.sql(f"SELECT count(*) FROM {name}") for name in ("posts", "posts@OLDEST")]
+    db.insert("posts", posts(0, 4))
+    assert [query.finish().rows() for query in running] == [[(4,)], [(4,)]]
+
+
+def test_show_streams_tells_of_readers_that_are_behind(db: Database) -> None:
+    db.sql(f"CREATE STREAM slow ({POSTS}) WITH (capacity = 20, patience = '200 milliseconds')")
+    ring = db.runtime.rings.find(db.catalog.get("slow"))
+    assert ring is not None
+
+    def shown() -> dict[str, Any]:
+        return next(row for row in db.sql("SHOW STREAMS").arrow().to_pylist() if row["name"] == "slow")
+
+    behind, ahead = Scan.start(ring, ["uid"], timeout=60), Scan.start(ring, ["uid"], timeout=60)
+    db.insert("slow", posts(0, 15))
+    assert ahead.next() is not None
+    assert (shown()["readers"], shown()["lag"]) == (2, 15)
+    assert (shown()["blocked_seconds"], shown()["overruns"]) == (0, 0)
+    db.insert("slow", posts(15, 10))  # waits for the one that stands still, then goes on without it
+    assert (shown()["readers"], shown()["lag"]) == (1, 10)
+    assert 0.15 < shown()["blocked_seconds"] < 60
+    assert shown()["overruns"] == 1
+    with pytest.raises(HeadraceError, match="STREAM_OVERRUN"):
+        behind.next()
+    while ahead.lag:
+        assert ahead.next() is not None
+    assert shown()["lag"] == 0
+    for scan in (behind, ahead):
+        scan.give_up()

@@ -96,7 +96,7 @@ class Database:
         chosen = replace(given, time_zone=store.settings["time_zone"])
         session = Session(chosen, spark)
         worker = Worker(cores(), chosen.memory_limit)
-        self._runtime = Runtime(store, chosen, session, worker, Rings(store.path, store.scratch))
+        self._runtime = Runtime(store, chosen, session, worker, Rings(store.path, store.scratch, chosen.time_zone))
         self._closed = False
         self._users = 0
         self._idle = threading.Condition()

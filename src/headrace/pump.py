@@ -2,14 +2,16 @@
 
 A process that inserts through :func:`headrace.ring` writes into shared memory. The database's views must see those
 rows as its queries do, so the owner reads each such ring itself: rows of other processes are inserted for the views, an
-epoch a range, and only then is the other process told that its rows are in. Whatever the stream's ``overflow`` is,
-writers wait for this reader.
+epoch a range, and only then is the other process told that its rows are in. What views do not take, queries are told to
+forget, and the other process that nobody has it: ranges are read as they were written, not cut anywhere, so that it can
+tell which of its rows those are. Whatever the stream's ``overflow`` is, writers wait for this reader.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from headrace.loading import Loader
 from headrace.runtime import Runtime
 from headrace.stream.intake import without_views
 from headrace.stream.ring import Ring, Scan
-from headrace.stream.ring.ring import FOREIGN
+from headrace.stream.ring.layout import FOREIGN
 
 _LOOK = 0.02
 """Seconds between two looks for processes that want to insert."""
@@ -35,7 +37,6 @@ class Pumps:
         self._loader = loader
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._pumped: set[Ring] = set()
         runtime.rings.when_opened(self._watch)
 
     def _watch(self) -> None:
@@ -50,35 +51,43 @@ class Pumps:
 
     def _look(self) -> None:
         while not self._stop.wait(_LOOK):
-            for ring in self._runtime.rings.all():
-                if ring.is_awaited and ring not in self._pumped:
-                    self._pumped.add(ring)
-                    scan = Scan.start(ring, [f.name for f in ring.layout.columns], timeout=_FOR_GOOD, waited_for=True)
-                    ring.answer()
+            self._answer()
+
+    def _answer(self) -> None:
+        """Begin to read each ring that somebody waits for."""
+        for ring in self._runtime.rings.all():
+            if ring.is_awaited:
+                with suppress(HeadraceError):  # as many read it as can: whoever waits goes on waiting for a while
+                    columns = [f.name for f in ring.layout.columns]
+                    scan = Scan.start(ring, columns, timeout=_FOR_GOOD, waited_for=True)
+                    ring.answer(scan.position)
                     self._start(partial(self._pump, ring, scan))
 
     def _pump(self, ring: Ring, scan: Scan) -> None:
         try:
             while not self._stop.is_set():
-                found = scan.next_range(wait=0.1)
+                found = scan.next_range(most=ring.terms.capacity, wait=0.1)
                 if found is not None:
-                    lo, batch = found
-                    rows = without_views(pa.Table.from_batches([batch])).filter(pa.array(scan.origins == FOREIGN))
-                    if rows.num_rows:
-                        self._insert(ring, lo, lo + batch.num_rows, rows)
-                    scan.taken(lo + batch.num_rows)
+                    self._take(ring, scan, *found)
         except HeadraceError:
             pass  # the stream was dropped, or the database closed
         finally:
+            ring.stop_answering()
             scan.give_up()
 
-    def _insert(self, ring: Ring, lo: int, hi: int, rows: pa.Table) -> None:
-        stream: Stream = self._runtime.catalog.get(ring.stream, Stream)
+    def _take(self, ring: Ring, scan: Scan, lo: int, batch: pa.RecordBatch) -> None:
+        hi = lo + batch.num_rows
         try:
-            self._loader.take_rows(stream, rows)
-        except HeadraceError:
-            # The views do not have these rows, so no query may either; whoever inserted them is told.
-            ring.book.roll_back(lo, hi)
+            rows = without_views(pa.Table.from_batches([batch])).filter(pa.array(scan.origins == FOREIGN))
+            if rows.num_rows:
+                stream: Stream = self._runtime.catalog.get(ring.stream, Stream)
+                self._loader.take_rows(stream, rows)
+        except BaseException as error:
+            ring.book.refuse(lo, hi)
+            if not isinstance(error, HeadraceError):
+                raise
+        finally:
+            scan.taken(hi)
 
     def close(self) -> None:
         self._stop.set()

@@ -138,8 +138,17 @@ class _RingReader(DataSourceReader):
     def __init__(self, ring: Ring, schema: StructType, options: Mapping[str, str]) -> None:
         self._folder = ring.folder
         self._schema = schema
-        self._oldest = options.get("from", "newest").lower() == "oldest"
-        self._tasks = min(int(options.get("tasks", "1")), WORKERS - 1)
+        begin, tasks = options.get("from", "newest"), options.get("tasks", "1")
+        if begin.lower() not in ("newest", "oldest"):
+            raise DataError(
+                "STREAM_POSITION_UNKNOWN",
+                f"{begin!r}: no such place to read from",
+                hint='"oldest" for what is still buffered, "newest" for what comes from now on',
+            )
+        if not tasks.isdecimal() or not int(tasks):
+            raise DataError("INVALID_TASKS", f"{tasks!r} tasks cannot read a stream", hint="give a number, 1 or more")
+        self._oldest = begin.lower() == "oldest"
+        self._tasks = min(int(tasks), WORKERS - 1)
 
     def partitions(self) -> Sequence[InputPartition]:
         ring = Ring.open(self._folder)

@@ -40,9 +40,10 @@ def terms_of(stream: Stream) -> Terms:
 class Rings:
     """The rings of one open database."""
 
-    def __init__(self, database: Path, scratch: Path) -> None:
+    def __init__(self, database: Path, scratch: Path, zone: str = "UTC") -> None:
         self._pointers = database / _POINTERS
         self._scratch = scratch
+        self._zone = zone
         self._lock = threading.RLock()
         self._rings: dict[str, Ring] = {}
         self._made = 0
@@ -79,7 +80,7 @@ class Rings:
                 terms = terms_of(stream)
                 self._made += 1
                 folder = self._room(Layout.of(stream.columns, terms.capacity).bytes) / f"r{self._made}"
-                found = Ring.create(folder, stream.name, stream.columns, terms)
+                found = Ring.create(folder, stream.name, stream.columns, terms, zone=self._zone)
                 self._pointers.mkdir(exist_ok=True)
                 pointer = self._pointers / f"{_file_name(stream.name)}.json"
                 pointer.write_text(json.dumps({"ring": str(folder), "stream": stream.name}))

@@ -20,14 +20,19 @@ Words = np.ndarray[Any, np.dtype[np.int64]]
 Slots = np.ndarray[Any, np.dtype[Any]]
 
 MAGIC = 0x48_52_52_49_4E_47  # "HRRING"
-FORMAT = 1
+FORMAT = 2
 
 CLAIMS = 512
-"""How many ranges may be claimed and not yet published, or lost, at once."""
+"""How many ranges may be claimed and not yet visible at once."""
 READERS = 64
 WORKERS = 32
 """How many scan workers may share one reader's position."""
-ROLLBACKS = 64
+REFUSALS = 64
+"""How many of the last ranges that views did not take are known."""
+
+FOREIGN, OWN, NOBODYS, LOST = range(4)
+"""Who the tuple in a slot comes from: another process on its own account, or the database, which gave it to its views
+itself. Readers step over slots that nobody wrote, and over those whose writer died."""
 
 INLINE = 12
 """Bytes of text that fit into a slot."""
@@ -43,11 +48,15 @@ class Word:
     CLAIMED, VALID = 4, 5
     LAP, USED, ALLOCATED, USED_BEFORE = 6, 7, 8, 9
     STRING_LIMIT, OVERFLOW, PATIENCE = 10, 11, 12
-    CLOSED, OVERRUNS, BLOCKED, HOLES, LOST = 13, 14, 15, 16, 17
-    READER_IDS, ROLLBACKS = 18, 19
+    CLOSED, OVERRUNS, BLOCKED, LOST = 13, 14, 15, 17
+    READER_IDS, REFUSALS = 18, 19
     AWAITED = 20
     """1: another process wants to insert; 2: the owner reads for its views."""
     OWNER_PID, OWNER_BEGAN = 21, 22
+    OLDEST = 23
+    """No reader begins before this id: rows before it were taken back."""
+    TAKEN = 24
+    """The id up to which the owner has dealt with the rows of other processes; -1 if it never began to."""
     COUNT = 64
 
 
@@ -55,26 +64,26 @@ class Claim:
     """The words of a claimed range."""
 
     STATE, LO, HI, PID, BEGAN, LOST = range(6)
+    """LOST: how many rows are lost if whoever claimed the range dies."""
     WORDS = 8
-    FREE, RESERVED, PUBLISHED, HOLE = range(4)
+    FREE, RESERVED, PUBLISHED = range(3)
 
 
 class Reader:
-    """The words of a reader; then three of each of its workers."""
+    """The words of a reader; then a cell for each of its workers: the first id it is copying, who it is, since when."""
 
-    STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE, TAKEN, OF_OWNER = (
-        range(15)
-    )
+    STATE, ID, PID, BEGAN, BEGIN, POSITION, IDLE, TOUCHED, TIMEOUT, WAITED_FOR, BEHIND, LOST, DONE, OF_OWNER = range(14)
     WORDS = 16
-    FREE, LIVE, FINISHED, CANCELLED, OVERRUN, BROKEN = range(6)
-    CELL_LO, CELL_PID, CELL_BEGAN = range(3)
+    FREE, LIVE, ROLLED_BACK, CANCELLED, OVERRUN, BROKEN = range(6)
+    CELL_LO, CELL_PID, CELL_BEGAN, CELL_SINCE = range(4)
+    CELL_WORDS = 4
 
 
 _CLAIMS_AT = Word.COUNT
 _READERS_AT = _CLAIMS_AT + CLAIMS * Claim.WORDS
-_READER_WORDS = Reader.WORDS + 3 * WORKERS
-_ROLLBACKS_AT = _READERS_AT + READERS * _READER_WORDS
-_NULLS_AT = _ROLLBACKS_AT + ROLLBACKS * 2
+_READER_WORDS = Reader.WORDS + Reader.CELL_WORDS * WORKERS
+_REFUSALS_AT = _READERS_AT + READERS * _READER_WORDS
+_NULLS_AT = _REFUSALS_AT + REFUSALS * 2
 
 
 @dataclass(frozen=True)
@@ -159,20 +168,20 @@ class Head:
     claims: Words
     readers: Words
     cells: Words
-    rollbacks: Words
+    refusals: Words
     nulls: Words
     """For each column, whether any of its values ever was NULL."""
 
     @staticmethod
     def over(memory: Any, columns: int) -> Head:
         every = np.frombuffer(memory, np.int64, _NULLS_AT + columns)
-        readers = every[_READERS_AT:_ROLLBACKS_AT].reshape(READERS, _READER_WORDS)
+        readers = every[_READERS_AT:_REFUSALS_AT].reshape(READERS, _READER_WORDS)
         return Head(
             every[: Word.COUNT],
             every[_CLAIMS_AT:_READERS_AT].reshape(CLAIMS, Claim.WORDS),
             readers[:, : Reader.WORDS],
-            readers[:, Reader.WORDS :].reshape(READERS, WORKERS, 3),
-            every[_ROLLBACKS_AT:_NULLS_AT].reshape(ROLLBACKS, 2),
+            readers[:, Reader.WORDS :].reshape(READERS, WORKERS, Reader.CELL_WORDS),
+            every[_REFUSALS_AT:_NULLS_AT].reshape(REFUSALS, 2),
             every[_NULLS_AT:],
         )
 

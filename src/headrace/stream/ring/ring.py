@@ -9,8 +9,10 @@ import errno
 import json
 import mmap
 import os
+import shutil
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pyarrow as pa
 
 from headrace.errors import ExecutionError, StoreError
 from headrace.stream.ring.book import Book, Claimed, Overflow, Usage
-from headrace.stream.ring.layout import FORMAT, MAGIC, NO_MARKS, Head, Layout, Slots, Word
+from headrace.stream.ring.layout import FORMAT, MAGIC, NO_MARKS, OWN, Head, Layout, Slots, Word
 from headrace.stream.ring.processes import this_process
 from headrace.stream.ring.text import Rounds
 from headrace.types import Field, Schema, from_spark
@@ -29,8 +31,6 @@ MORSEL = 65_536
 """Rows claimed at once, at most; a ring has room for several such morsels."""
 TEXT_LIMIT = (1 << 31) - 4096
 """Bytes of long text a round may have: views count in 32 bits."""
-FOREIGN, OWN = 0, 1
-"""Who a tuple comes from: another process on its own account, or the database, which gave it to its views itself."""
 _DESCRIPTION = "ring.json"
 _MEMORY = "ring"
 
@@ -58,23 +58,29 @@ class Written:
 class Ring:
     """A mapped ring. Use it from any thread; other processes :meth:`open` it themselves."""
 
-    def __init__(self, folder: Path, stream: str, columns: Schema, terms: Terms, fd: int, memory: mmap.mmap) -> None:
+    def __init__(
+        self, folder: Path, stream: str, columns: Schema, terms: Terms, zone: str, fd: int, memory: mmap.mmap
+    ) -> None:
         self.folder = folder
         self.stream = stream
         self.columns = columns
         """The stream's columns, with those the ring does not hold."""
         self.terms = terms
+        self.zone = zone
+        """The database's time zone, which local times are of."""
         self.layout = Layout.of(columns, terms.capacity)
         self._memory = memory
-        self.book = Book(Head.over(memory, len(self.layout.columns)), fd)
         self.slots, self.nulls, self.origins = self.layout.slots(memory)
+        self.book = Book(Head.over(memory, len(self.layout.columns)), self.origins, fd)
         self.rounds = Rounds(folder, int(self.book.head.words[Word.STRING_LIMIT]))
         self.morsel = max(1, min(MORSEL, terms.capacity // 8))
         # Others may still be in the middle of something when the ring is ended: it goes with the last of them.
         weakref.finalize(self, os.close, fd).atexit = False
 
     @staticmethod
-    def create(folder: Path, stream: str, columns: Schema, terms: Terms, *, text_limit: int = TEXT_LIMIT) -> Ring:
+    def create(
+        folder: Path, stream: str, columns: Schema, terms: Terms, *, zone: str = "UTC", text_limit: int = TEXT_LIMIT
+    ) -> Ring:
         """A new ring in a folder of its own."""
         from headrace.stream.ring.text_kernel import warm_up
 
@@ -87,7 +93,7 @@ class Ring:
             memory = mmap.mmap(fd, layout.bytes)
         except OSError as error:
             os.close(fd)
-            _remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
                 raise
             raise no_room(stream, terms.capacity, layout.bytes) from None
@@ -95,17 +101,18 @@ class Ring:
         words = head.words
         words[Word.FORMAT], words[Word.CAPACITY], words[Word.COLUMNS] = FORMAT, terms.capacity, len(layout.columns)
         words[Word.OWNER_PID], words[Word.OWNER_BEGAN] = this_process()
-        words[Word.LAP], words[Word.STRING_LIMIT] = -1, text_limit
+        words[Word.LAP], words[Word.TAKEN], words[Word.STRING_LIMIT] = -1, -1, text_limit
         words[Word.OVERFLOW], words[Word.PATIENCE] = terms.overflow, int(terms.patience * 1e9)
         head.cells[:, :, 0] = -1
         description = {
             "stream": stream,
             "columns": [[f.name, f.type.declared, f.nullable] for f in columns],
             "terms": [terms.capacity, terms.timeout, int(terms.overflow), terms.patience],
+            "zone": zone,
         }
         (folder / _DESCRIPTION).write_text(json.dumps(description))
         words[Word.MAGIC] = MAGIC
-        return Ring(folder, stream, columns, terms, fd, memory)
+        return Ring(folder, stream, columns, terms, zone, fd, memory)
 
     @staticmethod
     def open(folder: Path) -> Ring:
@@ -123,80 +130,97 @@ class Ring:
         if words[Word.MAGIC] != MAGIC or words[Word.FORMAT] != FORMAT or words[Word.CAPACITY] != capacity:
             os.close(fd)
             raise StoreError("RING_FOREIGN", f"{folder} holds no ring of this version", hint="use one version for all")
-        return Ring(folder, found["stream"], columns, terms, fd, memory)
+        return Ring(folder, found["stream"], columns, terms, found["zone"], fd, memory)
 
     # Writing
 
-    def write(self, rows: pa.Table | pa.RecordBatch, *, origin: int = OWN, wait: bool = True) -> Written:
+    def write(
+        self,
+        rows: pa.Table | pa.RecordBatch,
+        *,
+        origin: int = OWN,
+        wait: bool = True,
+        then: Callable[[Claimed], None] = lambda claimed: None,
+    ) -> Written:
         """Put rows at the end of the stream; returns their ids once they are visible.
 
         ``rows`` have the stream's Arrow types; a column they lack is NULL. With ``wait=False`` the rows may become
-        visible a moment later. What a full ring means, the stream's ``overflow`` says.
+        visible a moment later. ``then`` is called with each range of them when it is written, before the next one is.
+        What a full ring means, the stream's ``overflow`` says.
         """
-        batches = _batches(rows, self.morsel)
         try:
             if self.terms.overflow is Overflow.ERROR and self.book.has_readers:
-                return self._write_whole([_Morsel(self, b, origin) for b in batches])
-            return self._write(batches, origin, wait)
-        except BaseException:
+                whole = rows.combine_chunks() if isinstance(rows, pa.Table) else rows  # each piece takes an entry
+                return self._write_whole([_Morsel(self, b, origin) for b in _batches(whole, self.morsel)], then)
+            return self._write(_batches(rows, self.morsel), origin, wait, then)
+        except BaseException as failure:
             self.book.abandon_mine()  # an interrupt may come between any two steps
+            if isinstance(failure, FileNotFoundError):  # the ring was ended meanwhile, and its files with it
+                raise gone(self.stream) from None
             raise
 
-    def _write(self, batches: list[pa.RecordBatch], origin: int, wait: bool) -> Written:
+    def _write(
+        self, batches: list[pa.RecordBatch], origin: int, wait: bool, then: Callable[[Claimed], None]
+    ) -> Written:
         first, last = -1, 0
         for batch in batches:
             morsel = _Morsel(self, batch, origin)
             done = 0
             while done < morsel.rows:
                 claimed = self._claim(morsel, done)
-                self._fill(morsel, done, claimed)
+                morsel.store(done, claimed)
+                self.book.publish(claimed)
+                then(claimed)
                 first = claimed.lo if first < 0 else first
                 last = claimed.hi
                 done += claimed.hi - claimed.lo
         if wait and last and not self.book.await_visible(last, self.terms.patience):
-            raise _stalled(self.stream)
+            raise stalled(self.stream)
         return Written(max(first, 0), last)
 
     def _claim(self, morsel: _Morsel, done: int) -> Claimed:
         """Claim ids for what is left of a morsel, waiting for room."""
-        began = pause = 0.0
+        words, patience = self.book.head.words, self.terms.patience
+        now = began = pause = 0.0
         stood = -1, 0.0
         while True:
-            self.check_open()
-            found = self.book.claim(morsel.rows - done, lambda n: morsel.text(done, n), self.rounds.begin)
+            impatient = bool(began) and now - began > patience
+            found = self.book.claim(
+                morsel.rows - done, lambda n: morsel.text(done, n), self.rounds.begin, impatient=impatient
+            )
             now = time.monotonic()
             if found is not None:
                 if began:
                     self.book.blocked_for(int((now - began) * 1e9))
                 return found
+            self.check_open()
             began = began or now
             if self.terms.overflow is Overflow.ERROR and self.book.has_readers:
                 raise self._full(morsel.rows)
             time.sleep(pause)
             pause = min(0.002, pause + 0.00005)
-            visible = int(self.book.head.words[Word.VALID])
-            if visible != stood[0]:
+            visible = int(words[Word.VALID])
+            if visible != stood[0] or visible == words[Word.CLAIMED]:
                 stood = visible, now
-            if now - began > self.terms.patience:
-                self.book.drop_laggards()
-                claimed = int(self.book.head.words[Word.CLAIMED])
-                if now - stood[1] > self.terms.patience and claimed - visible >= self.layout.capacity:
-                    raise _stalled(self.stream)
+            if now - stood[1] > patience:
+                raise stalled(self.stream)
 
-    def _write_whole(self, morsels: list[_Morsel]) -> Written:
+    def _write_whole(self, morsels: list[_Morsel], then: Callable[[Claimed], None]) -> Written:
         """All rows or none: claim them at once, then write."""
         rows = sum(m.rows for m in morsels)
         if not rows:
             return Written(0, 0)
-        self.check_open()
         whole = _Whole(morsels)
         found = self.book.claim_all(rows, whole.left, whole.text, self.rounds.begin)
         if found is None:
+            self.check_open()
             raise self._full(rows)
         done = 0
         for claimed in found:
             morsel, at = whole.at(done)
-            self._fill(morsel, at, claimed)
+            morsel.store(at, claimed)
+            self.book.publish(claimed)
+            then(claimed)
             done += claimed.hi - claimed.lo
         self.book.await_visible(found[-1].hi, self.terms.patience)
         return Written(found[0].lo, found[-1].hi)
@@ -207,10 +231,6 @@ class Ring:
             f"stream {self.stream} has no room for {rows:,} rows: a query has not read what is there",
             hint=f"wait and insert again, raise its capacity ({self.terms.capacity:,}), or let overflow be 'block'",
         )
-
-    def _fill(self, morsel: _Morsel, done: int, claimed: Claimed) -> None:
-        morsel.store(done, claimed)
-        self.book.publish(claimed)
 
     # Sharing
 
@@ -224,9 +244,18 @@ class Ring:
         """Whether another process wants to insert, and nobody reads for the views yet."""
         return bool(self.book.head.words[Word.AWAITED] == 1)
 
-    def answer(self) -> None:
-        """Say that rows of other processes reach the views from now on."""
-        self.book.head.words[Word.AWAITED] = 2
+    def answer(self, begin: int) -> None:
+        """Say that rows of other processes reach the views from this id on."""
+        if 0 <= self.book.taken < begin:
+            self.book.refuse(self.book.taken, begin)  # what came after somebody else had stopped
+        with self.book.locked() as words:
+            words[Word.TAKEN] = begin
+            words[Word.AWAITED] = 2
+
+    def stop_answering(self) -> None:
+        """Say that they do not any more, until somebody asks for it again."""
+        with self.book.locked() as words:
+            words[Word.AWAITED] = 0
 
     def await_owner(self, patience: float) -> None:
         """Ask the owner to read for its views what this process inserts, and wait until it does."""
@@ -249,7 +278,7 @@ class Ring:
     def destroy(self) -> None:
         """End the ring for all: its writers and readers, here and elsewhere, are told so."""
         self.book.close()
-        _remove(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)  # what is left goes with the folder of all rings
 
 
 class _Morsel:
@@ -407,15 +436,9 @@ def no_room(stream: str, capacity: int, size: int) -> ExecutionError:
     )
 
 
-def _stalled(stream: str) -> ExecutionError:
+def stalled(stream: str) -> ExecutionError:
     return ExecutionError(
         "STREAM_WRITER_STALLED",
         f"another writer of stream {stream} has claimed room and does not fill it",
         hint="find the process that stands still, and let it go on or end it",
     )
-
-
-def _remove(folder: Path) -> None:
-    for file in folder.glob("*"):
-        file.unlink(missing_ok=True)
-    folder.rmdir()

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ExecutionError
-from headrace.stream.ring.layout import READERS, ROLLBACKS, WORKERS, Claim, Reader, Slots, Word, Words, view_type
+from headrace.stream.ring.layout import LOST, OWN, READERS, WORKERS, Reader, Slots, Word, Words, view_type
 from headrace.stream.ring.processes import this_process
 from headrace.stream.ring.ring import Ring, gone
 
@@ -87,6 +87,7 @@ class Scan:
             index = int(free[0])
             valid, claimed = int(words[Word.VALID]), int(words[Word.CLAIMED])
             begin = min(valid, max(0, claimed - ring.terms.capacity)) if oldest else valid
+            begin = max(begin, int(words[Word.OLDEST]))
             words[Word.READER_IDS] += 1
             entry = book.head.readers[index]
             entry[:] = 0
@@ -98,7 +99,7 @@ class Scan:
             entry[Reader.TIMEOUT] = int((ring.terms.timeout if timeout is None else timeout) * 1e9)
             entry[Reader.WAITED_FOR], entry[Reader.OF_OWNER] = waited_for, of_owner
             entry[Reader.DONE] = -1
-            book.head.cells[index] = -1, 0, 0
+            book.head.cells[index] = -1, 0, 0, 0
             entry[Reader.STATE] = Reader.LIVE
             return Scan(ring, Ticket(index, int(entry[Reader.ID])), columns)
 
@@ -145,21 +146,27 @@ class Scan:
             entry = self._entry()
             self._check(words, entry)
             book.advance(words)
-            self._step_over_holes(entry)
             now = time.monotonic_ns()
-            lo, valid = int(entry[Reader.POSITION]), int(words[Word.VALID])
-            if (done := int(entry[Reader.DONE])) >= 0:
+            valid, done = int(words[Word.VALID]), int(entry[Reader.DONE])
+            if done >= 0:
                 valid = min(valid, done)
-            if valid > lo:
+            while (lo := int(entry[Reader.POSITION])) < valid:
                 if words[Word.CLAIMED] > lo + book.capacity:
                     raise self._overrun(words, entry, int(words[Word.CLAIMED]) - lo)
-                hi = min(valid, lo + most, (lo // book.capacity + 1) * book.capacity, self._next_hole(lo))
-                cell = book.head.cells[self.ticket.reader, self._worker]
-                cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN] = this_process()
-                cell[Reader.CELL_LO] = lo
+                slot = lo % book.capacity
+                origins = self.ring.origins[slot : slot + min(most, valid - lo)]  # up to the round's end
+                there = origins <= OWN
+                hi = lo + (int((there != there[0]).argmax()) or len(there))
+                if there[0]:
+                    cell = book.head.cells[self.ticket.reader, self._worker]
+                    cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN] = this_process()
+                    cell[Reader.CELL_SINCE] = now
+                    cell[Reader.CELL_LO] = lo
+                    entry[Reader.POSITION] = hi
+                    entry[Reader.IDLE], entry[Reader.TOUCHED] = 0, now
+                    return lo, hi
+                entry[Reader.LOST] += np.count_nonzero(origins[: hi - lo] == LOST)
                 entry[Reader.POSITION] = hi
-                entry[Reader.IDLE], entry[Reader.TOUCHED] = 0, now
-                return lo, hi
             if done >= 0:
                 raise WindowOver
             if book.is_closed:
@@ -217,19 +224,22 @@ class Scan:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def taken(self, upto: int) -> None:
-        """Say that what was read below this id is dealt with."""
-        with self.ring.book.locked():
-            self._entry()[Reader.TAKEN] = upto
+        """Say that the owner has dealt with what was read below this id."""
+        with self.ring.book.locked() as words:
+            self._entry()
+            words[Word.TAKEN] = upto
 
     def _release(self, lo: int, whole: bool) -> None:
         """Make sure that the slots were not claimed while they were copied, and let writers have them."""
         book = self.ring.book
         with book.locked() as words:
-            book.head.cells[self.ticket.reader, self._worker, Reader.CELL_LO] = -1
             entry = self._entry()
-            if words[Word.CLAIMED] > lo + book.capacity or not whole:
+            book.head.cells[self.ticket.reader, self._worker, Reader.CELL_LO] = -1
+            if words[Word.CLAIMED] > lo + book.capacity:
                 raise self._overrun(words, entry, int(words[Word.CLAIMED]) - lo)
             self._check(words, entry)
+            if not whole:
+                raise gone(self.ring.stream)
 
     # Ending
 
@@ -253,12 +263,11 @@ class Scan:
 
         Raises if rows it has read were taken back since.
         """
-        book = self.ring.book
-        with book.locked() as words:
+        with self.ring.book.locked():
             entry = self._entry()
             lost = int(entry[Reader.LOST])
             try:
-                self._check_rollbacks(words, entry)
+                self._check_rolled_back(entry)
             finally:
                 entry[Reader.STATE] = Reader.FREE
             return lost
@@ -310,13 +319,10 @@ class Scan:
             )
         if state == Reader.OVERRUN:
             raise self._overrun(words, entry, int(entry[Reader.BEHIND]))
-        self._check_rollbacks(words, entry)
+        self._check_rolled_back(entry)
 
-    def _check_rollbacks(self, words: Words, entry: Words) -> None:
-        if entry[Reader.WAITED_FOR]:
-            return  # the owner's own reader took them back itself
-        count = min(int(words[Word.ROLLBACKS]), ROLLBACKS)
-        if count and (self.ring.book.head.rollbacks[:count, 1] > entry[Reader.BEGIN]).any():
+    def _check_rolled_back(self, entry: Words) -> None:
+        if entry[Reader.STATE] == Reader.ROLLED_BACK:
             raise ExecutionError(
                 "STREAM_ROLLED_BACK",
                 f"an insert into stream {self.ring.stream} failed, or Spark ran a task of it again, after this query "
@@ -336,27 +342,6 @@ class Scan:
             f"the query was {behind:,} tuples behind stream {self.ring.stream}, which keeps {terms.capacity:,}{slow}",
             hint=f"make the stream WITH (capacity = {_more(behind)}){wait}",
         )
-
-    def _holes(self) -> Words:
-        claims = self.ring.book.head.claims
-        holes: Words = claims[claims[:, Claim.STATE] == Claim.HOLE]
-        return holes
-
-    def _step_over_holes(self, entry: Words) -> None:
-        valid = self.ring.book.head.words[Word.VALID]
-        while True:
-            here = entry[Reader.POSITION]
-            holes = self._holes()
-            met = holes[(holes[:, Claim.LO] <= here) & (here < holes[:, Claim.HI]) & (holes[:, Claim.HI] <= valid)]
-            if not len(met):
-                return
-            entry[Reader.LOST] += met[0][Claim.LOST]
-            entry[Reader.POSITION] = met[0][Claim.HI]
-
-    def _next_hole(self, lo: int) -> int:
-        holes = self._holes()
-        after = holes[holes[:, Claim.LO] > lo]
-        return int(after[:, Claim.LO].min()) if len(after) else 1 << 62
 
 
 def _copied(slots: Slots) -> pa.Buffer:

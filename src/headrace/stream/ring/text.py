@@ -61,7 +61,8 @@ class Rounds:
     def allocate(self, lap: int, at: int, size: int) -> Any:
         """The bytes of a round's buffer, with memory behind a part of them: to write without would kill the process."""
         memory = self.buffer(lap)
-        assert memory is not None
+        if memory is None:
+            raise FileNotFoundError(self._file(lap))
         try:
             os.posix_fallocate(self._mapped[lap][0], at, size)
         except OSError as error:

@@ -11,13 +11,16 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import DataError, ExecutionError, HeadraceError, NotYetSupported
+from headrace.stream.ring.book import Claimed
 from headrace.stream.ring.home import find_ring
-from headrace.stream.ring.ring import FOREIGN, Ring, unreachable
+from headrace.stream.ring.layout import FOREIGN
+from headrace.stream.ring.ring import Ring, stalled, unreachable
 from headrace.stream.rows import to_arrow
 from headrace.types import ddl
 
 _PATIENCE = 10.0
 """Seconds to wait for the owner to notice that somebody wants to insert."""
+_UNANSWERED = frozenset({"STREAM_CLOSED", "STREAM_OWNER_UNREACHABLE", "STREAM_ANSWER_MISSED"})
 
 
 def ring(path: str | os.PathLike[str], stream: str, *, columns: str | None = None) -> RingWriter:
@@ -42,6 +45,19 @@ def ring(path: str | os.PathLike[str], stream: str, *, columns: str | None = Non
     return RingWriter(found)
 
 
+class InsertFailed(ExecutionError):
+    """An insert that failed on its way: the first ``inserted`` of its rows are in, the others are not.
+
+    Only when the owner went away while it had some is that not known of them; the message says of how many.
+    """
+
+    def __init__(self, error: HeadraceError, inserted: int, rows: int, unknown: int) -> None:
+        told = f"the first {inserted:,} of {rows:,} rows are in" if inserted else f"none of {rows:,} rows is in"
+        maybe = f", and maybe the next {unknown:,}" if unknown else ""
+        super().__init__(error.condition, f"{error.message}; {told}{maybe}", hint=error.hint)
+        self.inserted = inserted
+
+
 class RingWriter:
     """Inserts into another process's stream. Use it from any thread."""
 
@@ -51,28 +67,58 @@ class RingWriter:
     def insert(self, data: Any) -> int:
         """Insert rows; returns how many, once queries can read them and the database's views have them.
 
-        ``data`` is whatever :meth:`headrace.Database.insert` takes, a Spark DataFrame apart.
+        ``data`` is whatever :meth:`headrace.Database.insert` takes, a Spark DataFrame apart. Many rows go there range
+        by range, each when views have the one before: if one fails, :class:`InsertFailed` says how many rows are in.
         """
-        rows = to_arrow(data, self._ring.columns)
-        table = rows if isinstance(rows, pa.Table) else rows.read_all()
-        if table.num_rows:
-            written = self._ring.write(table, origin=FOREIGN)
-            self._await_views(written.lo, written.hi)
+        rows = to_arrow(data, self._ring.columns, zone=self._ring.zone)
+        table = (rows if isinstance(rows, pa.Table) else rows.read_all()).combine_chunks()
+        if not table.num_rows:
+            return 0
+        done = asked = 0
+
+        def taken(claimed: Claimed) -> None:
+            nonlocal done, asked
+            asked = claimed.hi - claimed.lo
+            self._await_views(claimed)
+            done, asked = done + asked, 0
+
+        try:
+            self._ring.await_owner(_PATIENCE)
+            self._ring.write(table, origin=FOREIGN, wait=False, then=taken)
+        except HeadraceError as error:
+            unknown = asked if error.condition in _UNANSWERED else 0
+            raise InsertFailed(error, done, table.num_rows, unknown) from error
+        except BaseException as error:
+            error.add_note(f"The first {done:,} of {table.num_rows:,} rows are in, and maybe more.")
+            raise
         return int(table.num_rows)
 
-    def _await_views(self, lo: int, hi: int) -> None:
+    def _await_views(self, claimed: Claimed) -> None:
+        ring, book = self._ring, self._ring.book
+        if not book.await_visible(claimed.hi, ring.terms.patience) and book.withdraw(claimed):
+            raise stalled(ring.stream)
         pause = 0.0
-        while (taken := self._ring.book.taken()) < hi:
-            self._ring.check_open()
-            if taken < 0:
-                raise unreachable(self._ring.stream)
+        while True:
+            pumped = book.is_pumped()
+            if book.taken >= claimed.hi:  # looked at last: who has gone meanwhile may have done it before
+                break
+            if not pumped:
+                ring.check_open()
+                raise unreachable(ring.stream)
             time.sleep(pause)
             pause = min(0.002, pause + 0.0001)
-        if self._ring.book.is_rolled_back(lo, hi):
+        refused = book.is_refused(claimed)
+        if refused:
             raise ExecutionError(
                 "STREAM_ROLLED_BACK",
-                f"a view over stream {self._ring.stream} could not take the rows, so nobody has them",
-                hint="insert them in the process that has the database open: it says why",
+                f"a view over stream {ring.stream} could not take rows of this process, or others that came with them",
+                hint="insert the others in the process that has the database open: it says why",
+            )
+        if refused is None:
+            raise ExecutionError(
+                "STREAM_ANSWER_MISSED",
+                f"this process stood still for too long to learn whether views over stream {ring.stream} took its rows",
+                hint="see whether they are there before you insert them again",
             )
 
     @property
