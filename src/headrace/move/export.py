@@ -1,9 +1,9 @@
 """A whole database as a ticket: definitions, states, tables, and where its attachments are.
 
-``db.export(path)`` copies an open database as of one epoch; ``headrace.open(path)`` goes on from the copy. What
-feeds the database from outside is copied first: Spark's checkpoints and the inbox may then be behind the database,
-never ahead of it, and a batch that comes again is recognised by its number. So an attachment made again goes on at
-its offsets, and each row counts once.
+``db.export(path)`` copies an open database as of one epoch; ``headrace.open(path)`` goes on from the copy. Spark's
+checkpoints are copied with it, inside a commit: no batch can be recorded meanwhile, so every batch the copy has is
+logged in its checkpoint, with its offsets, and only the last one logged may be missing. That one comes again with the
+same rows and number. So an attachment made again goes on at its offsets, and each row counts once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from headrace.database import Database
 
 _CONTENT = "database"
-_OUTSIDE = (CHECKPOINTS, INBOX)
-_INSIDE = (DATABASE, LOG, MARKER, SEGMENTS)
+_COPIED = (CHECKPOINTS, INBOX, DATABASE, LOG, MARKER, SEGMENTS)
 
 
 def export(db: Database, path: str | os.PathLike[str]) -> Ticket:
@@ -59,9 +58,8 @@ def _export(db: Database, folder: Path) -> Ticket:
         content = folder / _CONTENT
         content.mkdir(parents=True)
         try:
-            _copy(db.path, content, _OUTSIDE)
-            # No commit runs beside this one, so the files stand still.
-            db.runtime.store.commit(lambda _: _copy(db.path, content, _INSIDE), label="export")
+            # No commit runs beside this one: the files stand still, and so does what the checkpoints are compared with.
+            db.runtime.store.commit(lambda _: _copy(db.path, content), label="export")
             files = [[str(f.relative_to(content)), *checksum(f)] for f in sorted(content.rglob("*")) if f.is_file()]
             manifest: dict[str, Any] = {
                 "format": FORMAT,
@@ -91,9 +89,9 @@ def _export(db: Database, folder: Path) -> Ticket:
     return Ticket(str(folder), manifest)
 
 
-def _copy(source: Path, target: Path, names: tuple[str, ...]) -> None:
-    """Copy files and folders in a process of its own: this one would drop DuckDB's lock by closing its file."""
-    there = [name for name in names if (source / name).exists()]
+def _copy(source: Path, target: Path) -> None:
+    """Copy a database in a process of its own: this one would drop DuckDB's lock by closing its file."""
+    there = [name for name in _COPIED if (source / name).exists()]
     done = subprocess.run(
         [sys.executable, "-I", "-c", _COPY, str(source), str(target), *there], capture_output=True, text=True
     )
