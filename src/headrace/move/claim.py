@@ -49,6 +49,12 @@ def claim_local(path: Path) -> Claim:
         return Lock(path / _NAME)
     except StoreError as error:
         raise in_use(str(path), error.message.rpartition("open in ")[2] or "another process") from None
+    except OSError as error:
+        raise StoreError(
+            "TICKET_NOT_WRITTEN",
+            f"{path} cannot be claimed: {error.strerror or error}",
+            hint="whoever resumes a ticket writes in its folder: copy it to where you may",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,8 @@ class Lease:
         try:
             folder.write(self._name, self._owner, overwrite=False)
         except StoreError:
+            if not folder.exists(self._name):
+                raise
             raise in_use(folder.address, "another process, which was faster") from None
         # Not the last one alone: it may be of somebody who only looked, as we do, and died.
         if any(self._age(name) < seconds for name in taken):

@@ -18,7 +18,7 @@ import typer
 
 from headrace.errors import HeadraceError, StoreError
 from headrace.move import runs
-from headrace.move.ticket import MANIFEST, STATE, USED, Ticket, opened
+from headrace.move.ticket import STATE, USED, load_local
 from headrace.result import Result
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SUSPENDED = 75
 """Exit status of a query that was suspended: try again later (sysexits' EX_TEMPFAIL)."""
+
+_STATES = {"NOT_A_TICKET": "not finished", "TICKET_DAMAGED": "damaged"}
 
 TicketsOption = Annotated[Path, typer.Option("--tickets", "-t", help="Where tickets go.")]
 RowsOption = Annotated[int, typer.Option("--rows", "-n", min=0, help="Rows to print of the answer.")]
@@ -146,24 +148,22 @@ def listed(folder: Path) -> Result:
         raise StoreError("PATH_NOT_FOUND", f"there is no folder {folder}", hint="headrace run --tickets says where")
     found: list[tuple[float, dict[str, Any]]] = []
     for each in sorted(folder.iterdir()):
-        if not each.is_dir() or not ((each / MANIFEST).exists() or (each / STATE).exists()):
-            continue
-        row: dict[str, Any] = {"ticket": str(each), "state": "not finished", "bytes": None, "done": None, "age": None}
-        row["query"] = None
         made = 0.0
-        if (each / MANIFEST).exists():
-            try:
-                ticket = Ticket(str(each), opened((each / MANIFEST).read_text(), str(each)))
-                made = ticket.made_at.timestamp()
-                row |= {
-                    "state": "used" if (each / USED).exists() else "ready",
-                    "bytes": ticket.bytes,
-                    "done": "{} of {}".format(*ticket.progress),
-                    "age": _age(time.time() - made),
-                    "query": " ".join(ticket.query.split()),
-                }
-            except StoreError:
-                row["state"] = "damaged"
+        row: dict[str, Any] = {"ticket": str(each), "bytes": None, "done": None, "age": None, "query": None}
+        try:
+            ticket = load_local(each)
+            made = ticket.made_at.timestamp()
+            row |= {
+                "state": "used" if (each / USED).exists() else "ready",
+                "bytes": ticket.bytes,
+                "done": "{} of {}".format(*ticket.progress),
+                "age": _age(time.time() - made),
+                "query": " ".join(ticket.query.split()),
+            }
+        except StoreError as error:
+            if error.condition == "NOT_A_TICKET" and not (each / STATE).is_dir():
+                continue
+            row["state"] = _STATES.get(error.condition, "not readable")
         found.append((made, row))
     rows = [row for _, row in sorted(found, key=lambda pair: -pair[0])]
     names = ("ticket", "state", "bytes", "done", "age", "query")
@@ -221,7 +221,7 @@ def _attend(
             order = ordered or runs.Order()
             try:
                 ticket = running.suspend(where, finish=order.finish, grace=min(order.grace, runs.seconds(grace)))
-            except HeadraceError as error:
+            except Exception as error:  # whatever it is, it must not end a query that can go on
                 if running.status == "running" and ordered is None:  # somebody wants this process to end
                     raise
                 if running.status == "running":

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import StoreError
 from headrace.move.claim import claim_local
-from headrace.move.ticket import FORMAT, MANIFEST, USED, Ticket, now, opened, sealed
+from headrace.move.ticket import FORMAT, MANIFEST, USED, Ticket, load_local, now, sealed
 from headrace.spark.inbox import INBOX
 from headrace.spark.published import CHECKPOINTS
 from headrace.store.directory import DATABASE, LOG, MARKER, SEGMENTS, checksum, sync_file
@@ -143,10 +143,7 @@ def open_ticket(
             fs.copy_files(inside, near, source_filesystem=where)
             return open_ticket(near, path, spark=spark, **settings)
     folder = Path(address.removeprefix("file:"))
-    if not (folder / MANIFEST).exists():
-        what = "is not a ticket" if folder.exists() else "does not exist"
-        raise StoreError("NOT_A_TICKET", f"{folder} {what}", hint="db.export(path) makes one")
-    manifest = opened((folder / MANIFEST).read_text(), str(folder))
+    manifest = load_local(folder).manifest
     if manifest["kind"] != "database":
         raise StoreError("NOT_A_TICKET", f"{folder} holds a query", hint="use headrace.resume(spark, ticket)")
     held = claim_local(folder)

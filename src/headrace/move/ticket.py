@@ -17,10 +17,11 @@ import json
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StoreError
-from headrace.move.files import Folder
+from headrace.move.files import Folder, unusable
 from headrace.move.states import State
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ def sealed(manifest: dict[str, Any]) -> str:
     return json.dumps({"checksum": zlib.crc32(body.encode()), "ticket": manifest}, indent=1, sort_keys=True)
 
 
-def opened(text: str, where: str) -> dict[str, Any]:
+def opened(text: str | bytes | None, where: str) -> dict[str, Any]:
     """The manifest in a text, if it is whole and of a format known here."""
     try:
-        found = json.loads(text)
+        found = json.loads(text or "")
         manifest: dict[str, Any] = found["ticket"]
         whole = zlib.crc32(json.dumps(manifest, sort_keys=True).encode()) == found["checksum"]
     except (ValueError, KeyError, TypeError):
@@ -138,6 +139,20 @@ def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
             hint="resume with keep=True to use a ticket more than once",
         )
     return folder, Ticket(folder.address, manifest)
+
+
+def load_local(folder: Path) -> Ticket:
+    """The ticket in a folder of this machine, used or not, read without Spark."""
+    try:
+        text = (folder / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        what = "is not a ticket" if folder.exists() else "does not exist"
+        raise StoreError(
+            "NOT_A_TICKET", f"{folder} {what}", hint="a suspend or export that was cut short leaves no ticket"
+        ) from None
+    except OSError as error:
+        raise unusable(str(folder), error.strerror or str(error)) from None
+    return Ticket(str(folder), opened(text, str(folder)))
 
 
 def finish(folder: Folder) -> None:
