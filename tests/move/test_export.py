@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyarrow import fs
 
 import headrace
 from headrace.errors import HeadraceError
+from headrace.move.commands import listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,9 +37,10 @@ def made(path: Path | None = None) -> headrace.Database:
 ANSWER = [("one", 20, 1), ("two", 5, 1)]
 
 
-def refused(what: object) -> str:
+def refused(what: Callable[[], Any]) -> str:
     with pytest.raises(HeadraceError) as caught:
-        what()  # type: ignore[operator]
+        what()
+    assert caught.value.hint
     return caught.value.condition
 
 
@@ -47,9 +55,27 @@ def test_an_exported_database_goes_on_elsewhere_and_the_first_one_too(tmp_path: 
             assert sorted(other.sql("SELECT * FROM v").rows()) == [("one", 27, 2), ("two", 5, 1)]
             assert len(other.sql("SELECT * FROM t")) == 3
         assert sorted(db.sql("SELECT * FROM v").rows()) == [("one", 20, 1), ("two", 6, 2)]
+    ((_, state, size, done, _, query),) = listed(tmp_path).rows()
+    assert (state, done, query) == ("ready", None, "a database of 3 relations")
+    assert size == ticket.bytes > (tmp_path / "ticket" / "database" / "headrace.duckdb").stat().st_size
     with headrace.open(ticket) as there:  # in place
         assert sorted(there.sql("SELECT * FROM v").rows()) == ANSWER
         assert refused(lambda: headrace.open(ticket)) == "TICKET_USED"
+
+
+def test_a_kept_sample_moves_with_its_rows(tmp_path: Path) -> None:
+    with made(tmp_path / "a.hr") as db:
+        db.sql("CREATE SAMPLE r OF s SIZE 20 SEED 7")
+        db.insert("s", [(1, i) for i in range(1_000)])
+        ticket = db.export(tmp_path / "ticket")
+        kept = sorted(db.sql("SELECT * FROM r").rows())
+        more = [(2, i) for i in range(1_000)]
+        db.insert("s", more)
+        with headrace.open(ticket, tmp_path / "b.hr") as other:
+            assert sorted(other.sql("SELECT * FROM r").rows()) == kept and len(kept) == 20
+            seen = other.sql("SHOW SAMPLES").rows()
+            other.insert("s", more)
+            assert other.sql("SHOW SAMPLES").rows() == db.sql("SHOW SAMPLES").rows() != seen
 
 
 def test_a_database_that_is_written_to_is_exported_as_of_one_epoch(tmp_path: Path) -> None:
@@ -96,6 +122,69 @@ def test_bad_tickets_of_databases(tmp_path: Path) -> None:
     assert refused(lambda: headrace.open(ticket)) == "NOT_A_TICKET"
 
 
+def test_tickets_at_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through pyarrow's filesystems, of which the local one stands for all."""
+    address = f"file://{tmp_path}/far"
+    really = fs.copy_files
+
+    def cut_short(source: Any, target: Any, **options: Any) -> None:
+        really(source, target, **options)
+        raise OSError(errno.ECONNRESET, "the line is down")
+
+    with made() as db:
+        with monkeypatch.context() as patched:
+            patched.setattr(fs, "copy_files", cut_short)
+            assert refused(lambda: db.export(address)) == "TICKET_NOT_WRITTEN"
+        assert not list((tmp_path / "far").iterdir())
+        ticket = db.export(address)
+        manifest = (tmp_path / "far" / "ticket.json").read_bytes()
+        db.insert("s", [(2, 1)])
+        assert refused(lambda: db.export(address)) == "TICKET_EXISTS"
+        assert (tmp_path / "far" / "ticket.json").read_bytes() == manifest
+        (tmp_path / "file").touch()
+        assert refused(lambda: db.export(f"file://{tmp_path}/file/t")) in ("PATH_NOT_USABLE", "TICKET_NOT_WRITTEN")
+        assert refused(lambda: db.export("nosuch://a/b")) == "PATH_NOT_USABLE"
+    with headrace.open(ticket, tmp_path / "b.hr") as other:
+        assert sorted(other.sql("SELECT * FROM v").rows()) == ANSWER
+    assert refused(lambda: headrace.open("nosuch://a/b", tmp_path / "c.hr")) == "PATH_NOT_USABLE"
+    assert refused(lambda: headrace.open(f"file://{tmp_path}/none", tmp_path / "c.hr")) == "NOT_A_TICKET"
+    assert refused(lambda: headrace.open(f"file://{tmp_path}", tmp_path / "c.hr")) == "NOT_A_TICKET"
+    with monkeypatch.context() as patched:
+        patched.setattr(fs, "copy_files", cut_short)
+        assert refused(lambda: headrace.open(ticket, tmp_path / "c.hr")) == "PATH_NOT_USABLE"
+    assert not (tmp_path / "c.hr").exists()
+
+
+def test_a_database_that_cannot_be_opened_from_its_ticket_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with made() as db:
+        ticket = db.export(tmp_path / "t")
+    target = tmp_path / "b.hr"
+    really = shutil.copyfile
+    full = 0
+
+    def copyfile(source: Any, copy: Any, **options: Any) -> None:
+        nonlocal full
+        if source == tmp_path / "t" / "database" / "headrace.duckdb":
+            full += 1
+            shutil.copytree(target, tmp_path / "killed")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(source, copy, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", copyfile)
+        with pytest.raises(HeadraceError, match="No space left") as caught:
+            headrace.open(ticket, target)
+    assert caught.value.condition == "STATE_NOT_WRITABLE" and full == 1
+    assert not target.exists()
+    assert refused(lambda: headrace.connect(tmp_path / "killed")) == "STATE_LOST"
+    assert refused(lambda: headrace.open(ticket, target, time_zone="Nowhere/None"))
+    assert not target.exists()
+    with headrace.open(ticket, target) as other:
+        assert sorted(other.sql("SELECT * FROM v").rows()) == ANSWER
+
+
 @pytest.mark.spark
 def test_an_attachment_goes_on_at_its_offsets(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "source"
@@ -121,3 +210,65 @@ def test_an_attachment_goes_on_at_its_offsets(spark: SparkSession, tmp_path: Pat
         attach(db)
         attach(db)
         assert db.sql("SELECT * FROM v").rows() == [(1, 101, 2)]
+
+
+@pytest.mark.spark
+def test_a_database_whose_attachment_is_live_is_exported_with_every_row_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        (tmp_path / "next").write_text(f'{{"v": {written}}}\n')
+        (tmp_path / "next").rename(source / f"{written}.json")
+        written += 1
+
+    def attach(db: headrace.Database, **trigger: Any) -> Any:
+        frame = spark.readStream.schema("v INT").json(str(source))
+        return db.attach(frame, "s", name="files", trigger=trigger)
+
+    def counts(db: headrace.Database) -> dict[int, int]:
+        return dict(db.sql("SELECT v, n FROM w").rows())
+
+    write()
+    over = threading.Event()
+
+    def feed() -> None:
+        while not over.wait(0.05):
+            write()
+
+    with headrace.connect(tmp_path / "a.hr", spark=spark) as db:
+        db.sql("CREATE STREAM s (v INT)")
+        db.sql("CREATE VIEW w AS SELECT v, count(*) AS n FROM s GROUP BY v")
+        attached = attach(db, processingTime="0 seconds")
+        really = db.runtime.store.commit
+
+        def last_batch() -> int:
+            return -1 if attached.lastProgress is None else int(attached.lastProgress.batchId)
+
+        def commit(work: Any, *, label: str = "") -> Any:
+            """Batches come between whatever an export does before its commit and the commit."""
+            if label == "export":
+                wanted, deadline = last_batch() + 2, time.monotonic() + 30
+                while last_batch() < wanted:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            return really(work, label=label)
+
+        monkeypatch.setattr(db.runtime.store, "commit", commit)
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        try:
+            tickets = [db.export(tmp_path / f"ticket{i}") for i in range(2)]
+        finally:
+            over.set()
+            feeder.join()
+        attached.processAllAvailable()
+        assert counts(db) == dict.fromkeys(range(written), 1)
+    for i, ticket in enumerate(tickets):
+        with headrace.open(ticket, tmp_path / f"{i}.hr", spark=spark) as other:
+            attach(other, availableNow=True).awaitTermination()
+            assert counts(other) == dict.fromkeys(range(written), 1)

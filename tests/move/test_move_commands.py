@@ -6,16 +6,26 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.move import runs
+from headrace.move import commands, runs
 from headrace.move.commands import SUSPENDED, listed
+from headrace.move.ticket import Ticket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUERY = """CREATE TEMPORARY VIEW numbers AS SELECT id % 5 AS k, id AS n FROM range(1000);
 SELECT a.k, count(*) AS c FROM (SELECT k, count(*) AS c FROM numbers GROUP BY k) a CROSS JOIN range({rows}) b
@@ -51,6 +61,7 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
         assert running.poll() is None, running.communicate()
         time.sleep(0.1)
     time.sleep(2)
+    (tmp_path / "tickets").rmdir()
     (tmp_path / "tickets").write_text("no folder")
     with pytest.raises(headrace.HeadraceError, match="tickets") as caught:
         found[0].suspend(runs.Order(finish=False))
@@ -68,6 +79,171 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
     assert size >= 0 and " of " in done_of and query.startswith("CREATE TEMPORARY VIEW numbers")
 
 
+class Stub:
+    """A query that runs until it is suspended, and a Spark that is not needed."""
+
+    id, status, restarted = "stub", "running", None
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.graces: list[float] = []
+
+    def suspend(self, path: str, *, finish: bool, grace: float) -> Ticket:
+        self.graces.append(grace)
+        if self.failures:
+            os.kill(os.getpid(), signal.SIGTERM)  # asked once more
+            raise self.failures.pop()
+        return Ticket(path, {})
+
+    def stop(self) -> None:
+        self.status = "stopped"
+
+
+@pytest.fixture
+def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Have ``headrace run`` attend a stub that gets SIGTERM as it begins."""
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
+
+    def attended(stub: Any, grace: str) -> int:
+        def begin(_: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return stub
+
+        monkeypatch.setattr(commands, "_spark", lambda conf: stub)
+        monkeypatch.setattr(commands.Folder, "__init__", lambda *_: None)
+        monkeypatch.setattr(commands.Folder, "require_writable", lambda _: None)
+        with pytest.raises(typer.Exit) as left:
+            commands._attend(begin, "SELECT 1", "tickets", grace, 1, None, lambda *_: None, lambda _: None)
+        return int(left.value.exit_code)
+
+    return attended
+
+
+def test_stages_in_flight_have_the_grace_that_was_given(
+    attend: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = Stub()
+    assert attend(stub, "5m") == SUSPENDED and stub.graces == [300]
+    monkeypatch.setattr(runs.Entry, "order", lambda _: runs.Order(grace=120))
+    stub = Stub()
+    assert attend(stub, "60s") == SUSPENDED and stub.graces == [120]
+
+
+def test_a_query_goes_on_whatever_keeps_an_ordered_suspend_from_its_end(
+    attend: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs.Entry, "order", lambda _: runs.Order(grace=1))
+    stub = Stub(RuntimeError("nobody thought of it"), headrace.HeadraceError("TICKET_EXISTS", "not empty"))
+    assert attend(stub, "60s") == SUSPENDED and stub.graces == [1, 1, 1]
+
+
+@pytest.mark.spark
+def test_where_tickets_cannot_go_is_known_before_the_query_begins(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(commands, "_spark", lambda conf: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    monkeypatch.setattr("headrace.move.run", lambda *_: pytest.fail("it began"))
+    (tmp_path / "file").touch()
+    for tickets, condition in ((tmp_path / "file" / "t", "TICKET_NOT_WRITTEN"), ("nosuch://a/b", "PATH_NOT_USABLE")):
+        done = CliRunner().invoke(app, ["run", "SELECT 1", "--tickets", str(tickets)])
+        assert done.exit_code == 1 and done.stderr.startswith(f"error: [{condition}]"), done.stderr
+        assert str(tickets) in done.stderr
+    commands.Folder(spark, str(tmp_path / "a" / "b")).require_writable()
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+class Answers(BaseHTTPRequestHandler):
+    """What an address answers, one after the other; the last one again and again."""
+
+    left: ClassVar[list[bytes]]
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.left.pop(0) if len(self.left) > 1 else self.left[0])
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def answering(answers: list[bytes]) -> Iterator[str]:
+    """The address of a server on this machine that gives these answers."""
+    handler = type("Handler", (Answers,), {"left": answers})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/notice"
+        server.shutdown()
+
+
+NO = b"HTTP/1.0 404 Not Found\r\n\r\n"
+YES = b"HTTP/1.0 200 OK\r\n\r\n{}"
+
+
+def test_only_an_answer_of_success_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    lost = b"HTTP/1.0 302 \r\nLocation: http://[::1\r\n\r\n"
+    with answering([NO, b"no HTTP at all\r\n\r\n", b"", lost, YES]) as url:
+        assert [commands._given(url) for _ in range(5)] == [False, False, False, False, True]
+    assert not commands._given(url)  # nobody answers
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """The process that gets the signal for a query ``x``, which stands in the entries as long as it lives."""
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    process = subprocess.Popen(["sleep", "60"])
+    entry = runs.Entry("x", "SELECT 1")
+    runs.Run("x").put({**runs.Run("x").read(), "pid": process.pid})
+
+    def answer() -> None:
+        process.wait()
+        entry.close(ticket=f"file:/x after {entry.order()}")
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    yield process
+    process.kill()
+    answering.join()
+
+
+SUSPENDED_X = f"x: file:/x after {runs.Order(grace=3.0)}\n"
+
+
+@pytest.mark.parametrize("kind", ["file", "address"])
+def test_vacate_waits_for_a_notice(
+    kind: str, asked: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_ASK_SECONDS", 0.1)
+    file = tmp_path / "gone"
+    left = [NO]
+    untouched: list[bool] = []
+
+    def give() -> None:
+        untouched.append(asked.poll() is None)
+        file.touch()
+        left[:] = [YES]
+
+    with answering(left) as url:
+        later = threading.Timer(0.5, give)
+        later.start()
+        done = CliRunner().invoke(app, ["vacate", "--grace", "3s", "--notice", str(file) if kind == "file" else url])
+        later.join()
+    assert untouched == [True] and (done.exit_code, done.stdout) == (0, SUSPENDED_X), done.stderr
+    assert asked.wait() == -signal.SIGTERM
+
+
+def test_vacate_waits_for_sigterm(asked: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    vacating = start(tmp_path, "vacate", "--grace", "3s", "--wait")
+    assert vacating.stderr is not None and vacating.stderr.readline() == "waiting for SIGTERM\n"
+    time.sleep(0.2)
+    assert asked.poll() is None and vacating.poll() is None
+    vacating.send_signal(signal.SIGTERM)
+    assert vacating.communicate(timeout=30)[0] == SUSPENDED_X and vacating.returncode == 0
+    assert asked.wait() == -signal.SIGTERM
+
+
 @pytest.mark.parametrize(
     ("args", "condition"),
     [
@@ -76,7 +252,11 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
         (["run", "SELECT 1", "--grace", "soon"], "USAGE"),
         (["suspend", "nobody"], "RUN_NOT_FOUND"),
         (["tickets", "nowhere"], "PATH_NOT_FOUND"),
+        (["tickets", "s3a://bucket/tickets"], "PATH_NOT_FOUND"),
         (["vacate", "--grace", "-1"], "USAGE"),
+        (["vacate", "--notice", "nosuch://host/notice"], "USAGE"),
+        (["vacate", "--notice", "http://[::1/notice"], "USAGE"),
+        (["vacate", "--notice", "http://host:port/notice"], "USAGE"),
     ],
 )
 def test_wrong_words_are_one_line(
@@ -87,20 +267,39 @@ def test_wrong_words_are_one_line(
     assert done.exit_code == 1 and done.stderr.startswith(f"error: [{condition}]"), done.stderr
 
 
-def test_a_query_that_died_is_no_longer_listed_and_cannot_be_suspended(
+def test_a_query_that_died_is_no_longer_listed_and_its_number_may_be_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    run = runs.Run("x")
-    run.enter("SELECT 1")
-    run._put({**run.read(), "pid": dead.pid})
-    with pytest.raises(headrace.HeadraceError) as caught:
-        run.suspend(runs.Order())
-    assert caught.value.condition == "NOT_SUSPENDED"
-    run.enter("SELECT 1")
-    run._put({**run.read(), "pid": dead.pid})
-    assert runs.living() == []
-    assert CliRunner().invoke(app, ["vacate"]).exit_code == 0
+    stranger = subprocess.Popen(["sleep", "60"])
+
+    def dead(**changes: object) -> runs.Run:
+        """What a query leaves that was killed: nobody holds its lock."""
+        entry = runs.Entry("x", "SELECT 1")
+        entry._lock.release()
+        run = runs.Run("x")
+        run.put({**run.read(), "pid": stranger.pid, **changes})
+        return run
+
+    def suspended(run: runs.Run) -> str:
+        with pytest.raises(headrace.HeadraceError) as caught:
+            run.suspend(runs.Order())
+        return str(caught.value)
+
+    try:
+        assert "[NOT_SUSPENDED] the process of query x is gone" in suspended(dead())
+        assert "[RUN_NOT_FOUND]" in suspended(runs.Run("x"))
+        dead()
+        assert runs.living() == [] and list(tmp_path.iterdir()) == []
+        dead()
+        assert CliRunner().invoke(app, ["vacate"]).exit_code == 0
+        for elsewhere in ({"host": "elsewhere"}, {"processes": "of another container"}):
+            run = dead(**elsewhere)
+            assert "runs on" in suspended(run)
+            assert runs.living() == [] and run.read()["pid"] == stranger.pid  # it may well be alive there
+        time.sleep(0.1)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,16 +10,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import typer
 
 from headrace.errors import HeadraceError, StoreError
 from headrace.move import runs
-from headrace.move.ticket import MANIFEST, STATE, USED, Ticket, opened
+from headrace.move.files import Folder
+from headrace.move.ticket import STATE, USED, load_local
 from headrace.result import Result
 
 if TYPE_CHECKING:
@@ -29,7 +32,11 @@ if TYPE_CHECKING:
 SUSPENDED = 75
 """Exit status of a query that was suspended: try again later (sysexits' EX_TEMPFAIL)."""
 
-TicketsOption = Annotated[Path, typer.Option("--tickets", "-t", help="Where tickets go.")]
+_ASK_SECONDS = 2.0
+"""Between two looks at an address for a notice."""
+_STATES = {"NOT_A_TICKET": "not finished", "TICKET_DAMAGED": "damaged"}
+
+TicketsOption = Annotated[str, typer.Option("--tickets", "-t", help="Where tickets go: a folder or an address.")]
 RowsOption = Annotated[int, typer.Option("--rows", "-n", min=0, help="Rows to print of the answer.")]
 ConfOption = Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, key=value; may be repeated.")]
 GraceOption = Annotated[str, typer.Option("--grace", help="How long stages in flight may take to finish: 120s, 2m.")]
@@ -44,7 +51,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
         query: Annotated[str | None, typer.Argument(help="The query, perhaps after CREATE TEMPORARY VIEW.")] = None,
         file: Annotated[Path | None, typer.Option("--file", "-f", help="A script whose last statement it is.")] = None,
         to: Annotated[str | None, typer.Option("--to", help="Write the answer as Parquet instead.")] = None,
-        tickets: TicketsOption = Path("tickets"),
+        tickets: TicketsOption = "tickets",
         grace: GraceOption = "60s",
         rows: RowsOption = 20,
         conf: ConfOption = None,
@@ -67,7 +74,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
         ticket: Annotated[str, typer.Argument(help="The ticket's folder or address.")],
         keep: Annotated[bool, typer.Option(help="Keep the ticket for another time.")] = False,
         restart: Annotated[bool, typer.Option(help="Run from the beginning if the ticket does not fit.")] = False,
-        tickets: TicketsOption = Path("tickets"),
+        tickets: TicketsOption = "tickets",
         grace: GraceOption = "60s",
         rows: RowsOption = 20,
         conf: ConfOption = None,
@@ -98,11 +105,15 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
 
     @app.command("tickets")
     def _(
-        folder: Annotated[Path, typer.Argument(help="The folder tickets go to.")] = Path("tickets"),
+        folder: Annotated[str, typer.Argument(help="A folder of this machine that tickets go to.")] = "tickets",
     ) -> None:
         """What is suspended: state, size, age and query of each ticket."""
         with reported():
-            show(listed(folder), 10_000)
+            if "://" in folder:
+                raise HeadraceError(
+                    "PATH_NOT_FOUND", f"{folder} is not on this machine", hint="headrace resume takes any ticket there"
+                )
+            show(listed(Path(folder)), 10_000)
 
     @app.command("vacate")
     def _(
@@ -146,24 +157,22 @@ def listed(folder: Path) -> Result:
         raise StoreError("PATH_NOT_FOUND", f"there is no folder {folder}", hint="headrace run --tickets says where")
     found: list[tuple[float, dict[str, Any]]] = []
     for each in sorted(folder.iterdir()):
-        if not each.is_dir() or not ((each / MANIFEST).exists() or (each / STATE).exists()):
-            continue
-        row: dict[str, Any] = {"ticket": str(each), "state": "not finished", "bytes": None, "done": None, "age": None}
-        row["query"] = None
         made = 0.0
-        if (each / MANIFEST).exists():
-            try:
-                ticket = Ticket(str(each), opened((each / MANIFEST).read_text(), str(each)))
-                made = ticket.made_at.timestamp()
-                row |= {
-                    "state": "used" if (each / USED).exists() else "ready",
-                    "bytes": ticket.bytes,
-                    "done": "{} of {}".format(*ticket.progress),
-                    "age": _age(time.time() - made),
-                    "query": " ".join(ticket.query.split()),
-                }
-            except StoreError:
-                row["state"] = "damaged"
+        row: dict[str, Any] = {"ticket": str(each), "bytes": None, "done": None, "age": None, "query": None}
+        try:
+            ticket = load_local(each)
+            made = ticket.made_at.timestamp()
+            row |= {
+                "state": "used" if (each / USED).exists() else "ready",
+                "bytes": ticket.bytes,
+                "done": "{} of {}".format(*ticket.progress) if ticket.progress[1] else None,
+                "age": _age(time.time() - made),
+                "query": " ".join(ticket.query.split()),
+            }
+        except StoreError as error:
+            if error.condition == "NOT_A_TICKET" and not (each / STATE).is_dir():
+                continue
+            row["state"] = _STATES.get(error.condition, "not readable")
         found.append((made, row))
     rows = [row for _, row in sorted(found, key=lambda pair: -pair[0])]
     names = ("ticket", "state", "bytes", "done", "age", "query")
@@ -197,7 +206,7 @@ def _text(query: str | None, file: Path | None) -> str:
 def _attend(
     begin: Callable[[SparkSession], RunningQuery],
     query: str,
-    tickets: Path,
+    tickets: str,
     grace: str,
     rows: int,
     conf: list[str] | None,
@@ -205,23 +214,24 @@ def _attend(
     say: Callable[[str], None],
 ) -> None:
     """Run a query in the foreground, ready to suspend it."""
+    runs.folder()  # if there can be none, that is said before anything runs
     asked = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
     spark = _spark(conf or [])
-    entry: runs.Run | None = None
+    entry: runs.Entry | None = None
     answer: dict[str, Any] = {"error": "it ended before it could be suspended"}
     try:
+        Folder(spark, tickets).require_writable()  # when a ticket is wanted, it is too late to learn that
         running = begin(spark)
-        entry = runs.Run(running.id)
-        entry.enter(query)
+        entry = runs.Entry(running.id, query)
         say(f"running as {running.id}")
-        where = str(tickets / running.id) if "://" not in str(tickets) else f"{tickets}/{running.id}"
+        where = f"{tickets.rstrip('/')}/{running.id}"
         while _watch(running, asked):
             ordered = entry.order()
-            order = ordered or runs.Order()
+            order = ordered or runs.Order(grace=runs.seconds(grace))
             try:
-                ticket = running.suspend(where, finish=order.finish, grace=min(order.grace, runs.seconds(grace)))
-            except HeadraceError as error:
+                ticket = running.suspend(where, finish=order.finish, grace=order.grace)
+            except Exception as error:  # whatever it is, it must not end a query that can go on
                 if running.status == "running" and ordered is None:  # somebody wants this process to end
                     raise
                 if running.status == "running":
@@ -239,7 +249,7 @@ def _attend(
             print(result.message)
     finally:
         if entry is not None:
-            entry.answer(**answer)
+            entry.close(**answer)
         spark.stop()
         signal.signal(signal.SIGTERM, before)
 
@@ -276,23 +286,40 @@ def _spark(conf: list[str]) -> SparkSession:
 
 
 def _wait_for_notice(notice: str | None, say: Callable[[str], None]) -> None:
+    pause = 0.2
+    if notice is not None and "://" in notice:
+        _require_address(notice)
+        pause = _ASK_SECONDS
     asked = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
     say("waiting for " + ("SIGTERM" if notice is None else f"SIGTERM or {notice}"))
     try:
-        while not asked.wait(2.0 if notice and "://" in notice else 0.2):
-            if notice is not None and _given(notice):
-                return
+        while not (notice is not None and _given(notice)) and not asked.wait(pause):
+            pass
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
+def _require_address(notice: str) -> None:
+    try:
+        parts = urlsplit(notice)
+        sound = parts.scheme == "file" or (parts.scheme in ("http", "https") and bool(parts.hostname))
+        sound = sound and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise HeadraceError("USAGE", f"{notice} is no address of a notice", hint="a file, or http://host/path")
+
+
 def _given(notice: str) -> bool:
-    """Whether the notice is there: a file that exists, or an address that answers with success."""
+    """Whether the notice is there: a file that exists, or an address that answers with success.
+
+    An answer that makes no sense is no notice, and whoever waits goes on waiting.
+    """
     if "://" not in notice:
-        return Path(notice).exists()
+        return os.path.exists(notice)
     try:
         with urlopen(notice, timeout=2):
             return True
-    except (URLError, OSError):
+    except (OSError, HTTPException, ValueError):
         return False

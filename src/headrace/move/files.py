@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,9 +29,7 @@ class Folder:
             self._files: Any = path.getFileSystem(spark._jsc.hadoopConfiguration())
             self.address = str(self._files.makeQualified(path).toString())
         except (PySparkException, _java_error()) as error:
-            raise StoreError(
-                "PATH_NOT_USABLE", f"{address}: {_reason(error)}", hint="give a path or address Spark can write"
-            ) from None
+            raise unusable(address, _reason(error)) from None
 
     @property
     def local(self) -> Path | None:
@@ -39,49 +38,60 @@ class Folder:
         return Path("/" + rest.lstrip("/")) if head == "file" else None
 
     def exists(self, name: str = "") -> bool:
-        return bool(self._files.exists(self._at(name)))
+        with self._reached():
+            return bool(self._files.exists(self._at(name)))
 
     def names(self) -> list[str]:
         """What stands in the folder; nothing if there is none."""
         if not self.exists():
             return []
-        return sorted(str(status.getPath().getName()) for status in self._files.listStatus(self._at("")))
+        with self._reached():
+            return sorted(str(status.getPath().getName()) for status in self._files.listStatus(self._at("")))
 
     def sizes(self, name: str) -> dict[str, int]:
         """The data files of a folder below, with their sizes."""
         found = {}
         if self.exists(name):
-            for status in self._files.listStatus(self._at(name)):
-                file = str(status.getPath().getName())
-                if not file.startswith(("_", ".")):
-                    found[file] = int(status.getLen())
+            with self._reached():
+                for status in self._files.listStatus(self._at(name)):
+                    file = str(status.getPath().getName())
+                    if not file.startswith(("_", ".")):
+                        found[file] = int(status.getLen())
         return found
 
     def checksum(self, name: str) -> int:
         """CRC-32 of a file; -1 if its filesystem says itself that it was altered."""
-        try:
-            return int(java_aid(self._spark).checksum(self._files, self._at(name)))
-        except _java_error() as error:
-            if "Checksum" in _reason(error):
-                return -1
-            raise
+        with self._reached():
+            try:
+                return int(java_aid(self._spark).checksum(self._files, self._at(name)))
+            except _java_error() as error:
+                if not _altered(error):
+                    raise
+        return -1
 
     def modified(self, name: str) -> int | None:
         """When a file was last written, in milliseconds of the filesystem's clock; none if it is gone."""
-        try:
-            return int(self._files.getFileStatus(self._at(name)).getModificationTime())
-        except _java_error():
-            if self.exists(name):
-                raise
-            return None
+        with self._reached():
+            try:
+                return int(self._files.getFileStatus(self._at(name)).getModificationTime())
+            except _java_error():
+                if self.exists(name):
+                    raise
+        return None
 
-    def read(self, name: str) -> str:
-        stream = self._files.open(self._at(name))
-        try:
-            jvm: Any = self._spark._jvm
-            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+    def read(self, name: str) -> str | None:
+        """The text of a small file; none if its filesystem says itself that it was altered."""
+        with self._reached():
+            stream = self._files.open(self._at(name))
+            try:
+                jvm: Any = self._spark._jvm
+                return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            except _java_error() as error:
+                if not _altered(error):
+                    raise
+            finally:
+                stream.close()
+        return None
 
     def write(self, name: str, text: str, *, overwrite: bool = True) -> None:
         """Write a small file as it is, in one go."""
@@ -121,9 +131,17 @@ class Folder:
         with self.written():
             self._files.mkdirs(self._at(""))
 
+    def require_writable(self) -> None:
+        """Make the folder if there is none, and see that files can be made in it."""
+        self.make()
+        name = f".{uuid.uuid4().hex}"
+        self.write(name, "")
+        self.remove(name)
+
     def remove(self, name: str = "") -> None:
         """Remove a file or a folder with all in it; one that is gone is fine."""
-        self._files.delete(self._at(name), True)
+        with self._reached():
+            self._files.delete(self._at(name), True)
 
     @contextmanager
     def written(self) -> Iterator[None]:
@@ -134,6 +152,16 @@ class Folder:
             yield
         except (PySparkException, _java_error()) as error:
             raise self._unwritten(_reason(error)) from None
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """So have failures to look."""
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except (PySparkException, _java_error()) as error:
+            raise unusable(self.address, _reason(error)) from None
 
     def _unwritten(self, why: str) -> StoreError:
         return StoreError(
@@ -146,10 +174,19 @@ class Folder:
         return self._path(f"{self.address}/{name}" if name else self.address)
 
 
+def unusable(where: str, why: str) -> StoreError:
+    """The refusal for an address that cannot be reached or read."""
+    return StoreError("PATH_NOT_USABLE", f"{where}: {why}", hint="check the address, its permissions and the way there")
+
+
 def _java_error() -> type[Exception]:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     return Py4JError  # type: ignore[no-any-return]
+
+
+def _altered(error: Exception) -> bool:
+    return "Checksum" in _reason(error)
 
 
 def _reason(error: Exception) -> str:

@@ -17,10 +17,11 @@ import json
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StoreError
-from headrace.move.files import Folder
+from headrace.move.files import Folder, unusable
 from headrace.move.states import State
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ class Ticket:
 
     @property
     def bytes(self) -> int:
-        """What the state takes."""
-        return sum(state.bytes for state in self.states)
+        """What the state takes, or the database."""
+        files: list[tuple[str, int, int]] = self.manifest.get("files", [])
+        return sum(state.bytes for state in self.states) + sum(size for _, size, _ in files)
 
     @property
     def made_at(self) -> datetime:
@@ -90,10 +92,10 @@ def sealed(manifest: dict[str, Any]) -> str:
     return json.dumps({"checksum": zlib.crc32(body.encode()), "ticket": manifest}, indent=1, sort_keys=True)
 
 
-def opened(text: str, where: str) -> dict[str, Any]:
+def opened(text: str | bytes | None, where: str) -> dict[str, Any]:
     """The manifest in a text, if it is whole and of a format known here."""
     try:
-        found = json.loads(text)
+        found = json.loads(text or "")
         manifest: dict[str, Any] = found["ticket"]
         whole = zlib.crc32(json.dumps(manifest, sort_keys=True).encode()) == found["checksum"]
     except (ValueError, KeyError, TypeError):
@@ -126,10 +128,7 @@ def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
     """The ticket in a folder; an error says why there is none that can be resumed."""
     folder = Folder(spark, str(address))
     if not folder.exists(MANIFEST):
-        what = "does not exist" if not folder.exists() else "is not a ticket"
-        raise StoreError(
-            "NOT_A_TICKET", f"{folder.address} {what}", hint="a suspend that was cut short leaves no ticket"
-        )
+        raise not_a_ticket(folder.address, folder.exists())
     manifest = opened(folder.read(MANIFEST), folder.address)
     if folder.exists(USED):
         raise StoreError(
@@ -138,6 +137,22 @@ def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
             hint="resume with keep=True to use a ticket more than once",
         )
     return folder, Ticket(folder.address, manifest)
+
+
+def not_a_ticket(where: str, exists: bool) -> StoreError:
+    what = "is not a ticket" if exists else "does not exist"
+    return StoreError("NOT_A_TICKET", f"{where} {what}", hint="a suspend or export that was cut short leaves no ticket")
+
+
+def load_local(folder: Path) -> Ticket:
+    """The ticket in a folder of this machine, used or not, read without Spark."""
+    try:
+        text = (folder / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise not_a_ticket(str(folder), folder.exists()) from None
+    except OSError as error:
+        raise unusable(str(folder), error.strerror or str(error)) from None
+    return Ticket(str(folder), opened(text, str(folder)))
 
 
 def finish(folder: Folder) -> None:
