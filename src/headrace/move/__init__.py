@@ -4,7 +4,7 @@
 * ``spark_plans.py``, ``java_aid.py``: that tree of Spark's plan, and Spark's plan with state in it.
 * ``program.py``, ``planned.py``, ``inputs.py``: a query planned again elsewhere, under the same settings and inputs.
 * ``states.py``, ``files.py``, ``ticket.py``, ``claim.py``: state and all else in a folder, on any filesystem.
-* ``query.py``, ``attempt.py``, ``priority.py``, ``progress.py``, ``advice.py``: the running query.
+* ``query.py``, ``attempt.py``, ``selection.py``, ``priority.py``, ``progress.py``, ``advice.py``: the running query.
 
 This room alone uses the JVM handle of a classic session.
 """

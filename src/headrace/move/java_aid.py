@@ -1,8 +1,9 @@
 """A little Java, compiled in the driver by the compiler that Spark brings along (Janino).
 
-Only what Python cannot do across the gateway, or could only do row by row: describe an operator exactly, take the
-rows out of a hashed relation, swap the plans of subqueries inside expressions, and sum a file's bytes. It runs in
-the driver alone: no executor needs these classes. Nothing of it is compiled before a query is moved.
+Only what Python cannot do across the gateway, or could only do item by item: describe an operator exactly, take the
+rows out of a hashed relation, swap the plans of subqueries inside expressions, sum and count what is in a file, and
+look through what Spark remembers of its stages. It runs in the driver alone: no executor needs these classes. Nothing
+of it is compiled before somebody asks how a query is doing, or to move it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.execution.*;
 import org.apache.spark.sql.execution.adaptive.*;
 import org.apache.spark.sql.execution.joins.*;
+import org.apache.spark.status.api.v1.JobData;
+import org.apache.spark.status.api.v1.StageData;
 
 public class Aid {
   /** What an operator does, column by column: columns are named by where they come from, so that the same operator
@@ -73,6 +76,75 @@ public class Aid {
       in.close();
     }
     return sum.getValue();
+  }
+
+  /** Nanoseconds to write so many bytes to a new file and read them again. */
+  public long probe(org.apache.hadoop.conf.Configuration conf, String address, int bytes) throws Exception {
+    org.apache.hadoop.fs.Path path = new org.apache.hadoop.fs.Path(address);
+    org.apache.hadoop.fs.FileSystem files = path.getFileSystem(conf);
+    byte[] block = new byte[1 << 16];
+    new Random().nextBytes(block);
+    try {
+      long began = System.nanoTime();
+      java.io.OutputStream out = files.create(path, true);
+      try {
+        for (int n = 0; n < bytes; n += block.length) out.write(block);
+      } finally {
+        out.close();
+      }
+      checksum(files, path);
+      return System.nanoTime() - began;
+    } finally {
+      files.delete(path, false);
+    }
+  }
+
+  /** How many rows a Parquet file says it has. */
+  public long records(org.apache.hadoop.conf.Configuration conf, String address) throws Exception {
+    org.apache.parquet.hadoop.ParquetFileReader file = org.apache.parquet.hadoop.ParquetFileReader.open(
+      org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(new org.apache.hadoop.fs.Path(address), conf));
+    try {
+      return file.getRecordCount();
+    } finally {
+      file.close();
+    }
+  }
+
+  /** Milliseconds that the stage ran which shuffled an RDD; -1 if Spark does not know, or no more. */
+  public long milliseconds(org.apache.spark.SparkContext context, int rdd) {
+    scala.collection.Iterator each = stages(context);
+    while (each.hasNext()) {
+      StageData stage = (StageData) each.next();
+      if (stage.completionTime().isEmpty() || stage.submissionTime().isEmpty() || stage.rddIds().isEmpty()) continue;
+      if (((Integer) stage.rddIds().apply(0)).intValue() == rdd) {
+        return ((Date) stage.completionTime().get()).getTime() - ((Date) stage.submissionTime().get()).getTime();
+      }
+    }
+    return -1;
+  }
+
+  /** When a stage of a job group was last completed, in milliseconds since 1970; -1 if none was. */
+  public long completed(org.apache.spark.SparkContext context, String group) {
+    HashSet ours = new HashSet();
+    scala.collection.Iterator jobs = context.statusStore().jobsList(null).iterator();
+    while (jobs.hasNext()) {
+      JobData job = (JobData) jobs.next();
+      if (job.jobGroup().isEmpty() || !job.jobGroup().get().equals(group)) continue;
+      scala.collection.Iterator ids = job.stageIds().iterator();
+      while (ids.hasNext()) ours.add(ids.next());
+    }
+    long last = -1;
+    scala.collection.Iterator each = stages(context);
+    while (each.hasNext()) {
+      StageData stage = (StageData) each.next();
+      if (stage.completionTime().isEmpty() || !ours.contains(Integer.valueOf(stage.stageId()))) continue;
+      last = Math.max(last, ((Date) stage.completionTime().get()).getTime());
+    }
+    return last;
+  }
+
+  private scala.collection.Iterator stages(org.apache.spark.SparkContext context) {
+    return context.statusStore().stageList(null, false, false, new double[0], new ArrayList()).iterator();
   }
 
   public Swap swap() {

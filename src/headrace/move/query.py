@@ -7,11 +7,10 @@ a ticket says the rest (``ticket.py``).
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -26,10 +25,11 @@ from headrace.move.attempt import Attempt
 from headrace.move.claim import Origin
 from headrace.move.files import Folder
 from headrace.move.inputs import Inputs, inputs_of, refuse
-from headrace.move.plan import Pipeline, extracted, placements, state_of, worth_moving
+from headrace.move.plan import Pipeline
 from headrace.move.planned import Planned, plan, plan_as
 from headrace.move.program import settings_of
-from headrace.move.progress import PipelineProgress, Progress
+from headrace.move.progress import PipelineProgress, Progress, pipelines_of, watch
+from headrace.move.selection import needed, worth
 from headrace.move.spark_plans import Stage
 from headrace.move.ticket import Ticket
 from headrace.result import Result
@@ -143,22 +143,7 @@ class RunningQuery:
     def progress(self) -> Progress:
         """The pipelines, and how far each has got."""
         with self._changing:
-            held = self._stages()
-            found = []
-            for pipeline in self._planned.depends:
-                if pipeline is None:
-                    continue
-                stage = held.get(pipeline)
-                if stage is not None and stage.finished:
-                    size, rows = states.size_of(stage)
-                    found.append(
-                        PipelineProgress(states.operator_of(stage), True, rows, size, states.seconds_of(stage))
-                    )
-                elif pipeline in self._carried():
-                    state = self._carried()[pipeline]
-                    found.append(PipelineProgress(state.operator, True, state.rows, state.bytes, moved=True))
-                else:
-                    found.append(PipelineProgress(states.text_of(self._planned.breaker(pipeline).node), False))
+            found = list(pipelines_of(self._planned, self._stages(), self._carried()))
             done = self._status == "finished"
             finished = len(found) + 1 if done else sum(each.finished for each in found)
             total = max(len(found) + 1, self._pipelines)
@@ -228,14 +213,8 @@ class RunningQuery:
 
     def watch(self) -> Result:
         """Wait with a live bar, in a terminal or a notebook."""
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
-
-        with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
-            task = bar.add_task("pipelines")
-            while not self._over.wait(0.5):
-                now = self.progress()
-                bar.update(task, completed=now.finished, total=now.total)
+        if self._status != "not started":
+            watch(self.progress, self._over.wait)
         return self.result()
 
     def __repr__(self) -> str:
@@ -427,34 +406,19 @@ class RunningQuery:
         return {state.pipeline: state for state in self._origin.ticket.states if state.pipeline in inside}
 
     def _needed(self, finished: Collection[Pipeline]) -> list[Pipeline]:
-        """What is to be extracted, topmost first (Algorithms 6.5 and 6.6)."""
-        state = state_of(finished, self._planned.depends)
-        return extracted(placements(self._planned.root, state))
+        return needed(self._planned, finished)
 
     def _needed_bytes(self) -> int:
         held = {stage.pipeline: stage for stage in self._finished()}
         carried = self._carried()
-        return sum(states.size_of(held[p])[0] if p in held else carried[p].bytes for p in self._worth(held, carried))
-
-    def _worth(self, held: Mapping[Pipeline, Stage], carried: Collection[Pipeline]) -> list[Pipeline]:
-        """What to extract, where some of it is better computed again; state that came with a ticket stays."""
-        finished = held.keys() | set(carried)
-        moved = set(self._planned.scans.values())  # running these here was only to read what came from elsewhere
-        kept = worth_moving(
-            state_of(finished, self._planned.depends),
-            finished,
-            self._planned.depends,
-            lambda p: states.cost_of_moving(self._user, held[p]) if p in held else 0.0,
-            lambda p: states.cost_of_running(self._user, held[p]) if p in held and p not in moved else math.inf,
-        )
-        return extracted(placements(self._planned.root, kept))
+        taken = worth(self._user, self._planned, held, carried)
+        return sum(states.size_of(held[p])[0] if p in held else carried[p].bytes for p in taken)
 
     def _write(self, folder: Folder, finished: Collection[Stage]) -> Ticket:
         """Write a ticket of the stages given: state first, the manifest last."""
         held = {stage.pipeline: stage for stage in finished}
         carried = self._carried()
         known = self.progress()
-        needed = self._worth(held, carried)
         io = states.io_session(self._user)
 
         def one(numbered: tuple[int, Pipeline]) -> states.State:
@@ -466,8 +430,8 @@ class RunningQuery:
             return states.copy(io, self._origin.folder, carried[pipeline], folder, name)
 
         with ThreadPoolExecutor(_WRITERS) as pool:
-            written = list(pool.map(one, enumerate(needed)))
-        below = len(self._planned.depends) - 1 - len(held.keys() | carried.keys())
+            written = list(pool.map(one, enumerate(worth(self._user, self._planned, held, carried))))
+        below = len(self._planned.depends.keys() - {None} - held.keys() - carried.keys())
         manifest = {
             "format": ticket.FORMAT,
             "kind": "query",

@@ -154,7 +154,7 @@ def cost_of_running(spark: SparkSession, stage: Stage) -> float:
     """
     exchange = exchange_of(stage)
     if "Shuffle" not in str(exchange.getClass().getSimpleName()):
-        return seconds_of(stage) or math.inf
+        return seconds_of(spark, stage) or math.inf
     made = exchange.child().metrics()
     if not made.contains("pipelineTime"):
         return math.inf
@@ -273,14 +273,16 @@ def text_of(exchange: Any) -> str:
     return f"{how} of {' '.join(str(node.simpleString(6)).split())[:100]}"
 
 
-def seconds_of(stage: Stage) -> float | None:
-    """How long Spark ran a finished stage, where its status store still knows."""
+def seconds_of(spark: SparkSession, stage: Stage) -> float | None:
+    """How long Spark ran a finished stage, where it still knows."""
     node = exchange_of(stage)
+    if "Shuffle" in str(node.getClass().getSimpleName()):
+        context: Any = spark.sparkContext
+        found = int(java_aid(spark).milliseconds(context._jsc.sc(), node.shuffleDependency().rdd().id()))
+        return found / 1000 if found >= 0 else None
     metrics = node.metrics()
-    if "Shuffle" not in str(node.getClass().getSimpleName()):
-        names = ("collectTime", "buildTime", "broadcastTime")
-        return sum(int(metrics.apply(name).value()) for name in names if metrics.contains(name)) / 1000
-    return None
+    names = ("collectTime", "buildTime", "broadcastTime")
+    return sum(int(metrics.apply(name).value()) for name in names if metrics.contains(name)) / 1000
 
 
 def let_go(spark: SparkSession, stages: Collection[Stage]) -> None:
