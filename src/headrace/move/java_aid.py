@@ -28,14 +28,29 @@ import org.apache.spark.status.api.v1.JobData;
 import org.apache.spark.status.api.v1.StageData;
 
 public class Aid {
-  /** What an operator does, column by column: columns are named by where they come from, so that the same operator
-      over the same inputs has the same text in every session. Inputs themselves are left out. */
-  public String describe(SparkPlan node) {
-    return new Text(node).of(node);
+  /** What an operator does, or a part of it, column by column: columns are named by where they come from, so that the
+      same operator over the same inputs has the same text in every session. Inputs themselves are left out; subqueries
+      are named by `asked`, their identities in their order. Python functions are numbered by first appearance in
+      `functions`: what they are pickled to may differ between processes, but not which are the same. */
+  public String describe(SparkPlan node, Object part, String asked, Map functions) {
+    return new Text(node, asked, functions).of(part);
   }
 
-  public String describe(SparkPlan node, Object part) {
-    return new Text(node).of(part);
+  /** A table for the numbers of Python functions. */
+  public Map numbers() {
+    return new HashMap();
+  }
+
+  /** Whether one of these Python functions adds to an accumulator. */
+  public boolean accumulates(Map functions) {
+    Iterator each = functions.keySet().iterator();
+    while (each.hasNext()) {
+      StringBuilder text = new StringBuilder();
+      scala.collection.Iterator bytes = ((scala.collection.Iterable) each.next()).iterator();
+      while (bytes.hasNext()) text.append((char) ((Byte) bytes.next()).byteValue());
+      if (text.indexOf("_deserialize_accumulator") >= 0) return true;
+    }
+    return false;
   }
 
   /** All rows of a broadcast value, copied. Null if it does not hold them. */
@@ -160,10 +175,16 @@ public class Aid {
   }
 
   public static class Text {
-    private HashMap names = new HashMap();
+    private final HashMap names = new HashMap();
+    private final IdentityHashMap subqueries = new IdentityHashMap();
+    private final Map functions;
     private int others = 0;
 
-    public Text(SparkPlan node) {
+    public Text(SparkPlan node, String asked, Map functions) {
+      this.functions = functions;
+      String[] identities = asked.split(" ");
+      scala.collection.Iterator each = node.subqueries().iterator();
+      for (int i = 0; each.hasNext(); i++) subqueries.put(each.next(), identities[i]);
       for (int c = 0; c < node.children().size(); c++) {
         name(((SparkPlan) node.children().apply(c)).output(), c + ".");
       }
@@ -199,14 +220,20 @@ public class Aid {
         String text = value instanceof byte[] ? Arrays.toString((byte[]) value) : String.valueOf(value);
         return "literal<" + ((Literal) o).dataType().json() + ">" + text.length() + ":" + text;
       }
-      if (o instanceof InSubqueryExec) return "in_subquery(" + of(((InSubqueryExec) o).child()) + ")";
-      if (o instanceof org.apache.spark.sql.execution.ScalarSubquery) return "scalar_subquery";
+      if (o instanceof ExecSubqueryExpression) {
+        String child = o instanceof InSubqueryExec ? of(((InSubqueryExec) o).child()) : "";
+        return "subquery(" + child + ";" + subqueries.get(((ExecSubqueryExpression) o).plan()) + ")";
+      }
       if (o instanceof org.apache.spark.sql.types.DataType) return ((org.apache.spark.sql.types.DataType) o).json();
       if (o instanceof String) return ((String) o).length() + ":" + o;
       if (o instanceof Number || o instanceof Boolean || o instanceof Character || o instanceof Enum) {
         return o.toString();
       }
-      if (o instanceof org.apache.spark.api.python.PythonFunction) return "python";
+      if (o instanceof org.apache.spark.api.python.PythonFunction) {
+        Object command = ((org.apache.spark.api.python.PythonFunction) o).command();
+        if (!functions.containsKey(command)) functions.put(command, Integer.valueOf(functions.size()));
+        return "python" + functions.get(command);
+      }
       if (o instanceof org.apache.spark.sql.execution.datasources.HadoopFsRelation) {
         org.apache.spark.sql.execution.datasources.HadoopFsRelation files =
           (org.apache.spark.sql.execution.datasources.HadoopFsRelation) o;

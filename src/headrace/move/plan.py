@@ -67,6 +67,8 @@ class Operator:
     """Its input is only asked which keys there are (dynamic partition pruning)."""
     node: Any = None
     """The engine's own node."""
+    order: tuple[str, ...] = ()
+    """The sorts its rows went through, the last one first, since an operator that has them in its identity."""
 
     @property
     def is_breaker(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,12 @@ class Planned:
     scans: Mapping[str, Pipeline] = field(default_factory=dict)
     caches: list[DataFrame] = field(default_factory=list)
     """Cached on the query's behalf; let go when it is done."""
+    whole: PlanReader | None = None
+    """What has read the plan without state, of one with state."""
 
     @cached_property
     def reader(self) -> PlanReader:
-        return PlanReader(self.spark, self.scans)
+        return PlanReader(self.spark, self.scans, self.whole.functions if self.whole is not None else None)
 
     @cached_property
     def root(self) -> Operator:
@@ -79,7 +81,7 @@ class Planned:
         if not state:
             return self
         adaptive, scans = with_state(self.spark, self.adaptive, self.root, state)
-        return Planned(self.spark, self.program, self.frame, adaptive, scans, self.caches)
+        return replace(self, adaptive=adaptive, scans=scans, whole=self.reader)
 
     def answer(self, rdd: Any) -> DataFrame:
         """The rows of the executed plan as a DataFrame."""
