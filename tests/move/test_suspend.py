@@ -146,6 +146,7 @@ EVERY_TYPE = {
     "year-month": "make_ym_interval(1, CAST(id - 99 AS INT))",
     "array": "transform(sequence(0, CAST(id % 4 AS INT)), x -> IF(x = 2, NULL, CAST(x * id AS STRING)))",
     "struct": "named_struct('a', id, 'b', named_struct('c', IF(id % 2 = 0, NULL, 'x')))",
+    "struct of a name twice": "named_struct('object_id', id, 'id', array(named_struct('x', -id, 'x', 'b')), 'id', 'c')",
     "map": "map('k', CAST(id AS DECIMAL(30, 3)), 'l', NULL)",
 }
 

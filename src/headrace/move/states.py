@@ -1,14 +1,14 @@
 """State on its way: the rows of a finished stage as Parquet, and Parquet as the rows of a scan.
 
 Spark's own tasks write and read it, in parallel, wherever Spark can write. Rows go out as they are held, partial
-aggregates included; columns are named by position, for names in a plan need not be unique.
+aggregates included; columns and fields are named by position, for names in a plan need not be unique.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FILE_BYTES = 16 * 1024 * 1024
-_UNWRITABLE = ('"void"', '"interval"', "CalendarIntervalType", "object")
+_UNWRITABLE = ("void", "interval", "object")
 _SMALL_BYTES = 8 * 1024 * 1024
 """Of a state that is moved in any case."""
 _CORE_SECONDS_A_BYTE = 24e-9
@@ -113,11 +113,40 @@ def types_of(node: Any) -> tuple[str, ...]:
 
 def writable(stage: Stage) -> bool:
     """Whether Parquet can hold the stage's columns, and the stage still has its rows."""
-    if any(word in text for text in types_of(stage.node) for word in _UNWRITABLE):
-        return False
+    return all(stored(json.loads(text)) is not None for text in types_of(stage.node)) and has_rows(stage)
+
+
+def has_rows(stage: Stage) -> bool:
+    """Whether a finished stage still has its rows: of NOT IN over a NULL it keeps only that there was one."""
     return stage.pipeline.holding is not Holding.INDEX or "AllNullKeys" not in str(
         stage.node.plan().executeBroadcast().value().getClass().getSimpleName()
     )
+
+
+def stored(found: Any) -> Any | None:
+    """A type, as Spark's JSON, as it is written: without names. None if Parquet cannot hold it.
+
+    >>> stored({"type": "struct", "fields": [{"name": name, "type": "long"} for name in ("object_id", "id", "id")]})
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'type': 'struct', 'fields': [{'name': 'f0', 'type': 'long', 'nullable': True, 'metadata': {}},
+                                  {'name': 'f1', 'type': 'long', 'nullable': True, 'metadata': {}},
+                                  {'name': 'f2', 'type': 'long', 'nullable': True, 'metadata': {}}]}
+    >>> stored({"type": "array", "elementType": "interval", "containsNull": True}), stored("interval day to second")
+    (None, 'interval day to second')
+    """
+    if not isinstance(found, dict):
+        return None if found in _UNWRITABLE else found
+    if found["type"] == "udt":
+        return stored(found["sqlType"])
+    if found["type"] == "struct":
+        types = [stored(field["type"]) for field in found["fields"]]
+        return {"type": "struct", "fields": _fields("f", types)} if types and None not in types else None
+    parts = {key: stored(part) for key, part in found.items() if key in ("elementType", "keyType", "valueType")}
+    return {**found, **parts} if None not in parts.values() else None
+
+
+def _fields(prefix: str, types: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{"name": f"{prefix}{i}", "type": type, "nullable": True, "metadata": {}} for i, type in enumerate(types)]
 
 
 def rows_of(spark: SparkSession, stage: Stage) -> Any:
@@ -221,11 +250,8 @@ def reader(io: SparkSession, folder: Folder, state: State) -> Callable[[], Any]:
 def _schema(types: tuple[str, ...]) -> Any:
     from pyspark.sql.types import StructType
 
-    fields = [
-        {"name": f"c{i}", "type": json.loads(text), "nullable": True, "metadata": {}} for i, text in enumerate(types)
-    ]
     # Parquet needs a column: rows without any are counted by one.
-    return StructType.fromJson({"fields": fields or [{"name": "n", "type": "byte", "nullable": True, "metadata": {}}]})
+    return StructType.fromJson({"fields": _fields("c", [stored(json.loads(text)) for text in types] or ["byte"])})
 
 
 def _frame(io: SparkSession, rdd: Any, types: tuple[str, ...]) -> DataFrame:
@@ -237,8 +263,7 @@ def _frame(io: SparkSession, rdd: Any, types: tuple[str, ...]) -> DataFrame:
     jvm: Any = io._jvm
     java_schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     frame = DataFrame(io._jsparkSession.internalCreateDataFrame(rdd, java_schema, False), io)
-    return frame if types else frame.select(lit(1).cast("byte").alias("n"))
-
+    return frame if types else frame.select(lit(1).cast("byte").alias("c0"))
 
 def _write(folder: Folder, name: str, frame: DataFrame, files: int) -> None:
     with folder.written():
