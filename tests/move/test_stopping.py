@@ -14,10 +14,11 @@ from programs import GROUPED, TOTALS, after_one_stage, refusal, slow_program, ta
 
 import headrace
 from headrace.errors import ExecutionError, StoreError
-from headrace.move import claim, priority, query
+from headrace.move import claim, priority, query, states
 from headrace.move import ticket as tickets
 from headrace.move.attempt import Attempt
 from headrace.move.files import Folder
+from headrace.move.plan import Holding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -229,10 +230,25 @@ def test_a_query_whose_inputs_change_while_it_is_paused_begins_anew(
 
 
 @pytest.mark.spark
+def test_a_query_goes_on_in_a_session_as_it_was_before_it(spark: SparkSession, numbers: str) -> None:
+    """Its views are made again; and of NOT IN over a NULL, nothing is left to go on from but that there was one."""
+    script = """CREATE TEMPORARY VIEW some AS SELECT n FROM numbers WHERE n < 9;
+        SELECT count(*) FROM numbers WHERE k NOT IN (SELECT nullif(n, 3) FROM some)"""
+    running = headrace.run(spark, script)
+    assert running.result(60).rows() == [(0,)]
+    (index,) = [stage for stage in running._planned.stages() if stage.pipeline.holding is Holding.INDEX]
+    assert index.finished and not states.has_rows(index)
+    spark.catalog.dropTempView("numbers")  # of the user's session, which is not the query's
+    again = running._planned_on()
+    assert index.pipeline not in again.scans.values()
+    assert again.answer(again.adaptive.execute()).collect() == [(0,)]
+
+
+@pytest.mark.spark
 def test_a_query_that_cannot_go_on_has_failed(
     spark: SparkSession, numbers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise ExecutionError("BROKEN", "for a test", hint="none")
 
     running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))

@@ -101,9 +101,8 @@ def _planned(spark: SparkSession, found: Ticket, program: Program) -> Planned:
     manifest = found.manifest
     cached = [tuple(path) for path in manifest["plan"]["cached"]]
     try:
-        return plan_as(
-            manifest["plan"]["identity"], lambda: plan(program, session_for(spark, manifest["settings"]), cached)
-        )
+        pristine = session_for(spark, manifest["settings"])
+        return plan_as(manifest["plan"]["identity"], lambda: plan(program, pristine, cached, fresh=True))
     except HeadraceError as error:
         if error.hint is None:
             error.hint = "make the temporary views and functions the query reads in this session first"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.engine.failures import from_spark
 from headrace.errors import StoreError
 from headrace.move.plan import Operator, Pipeline, dependencies, placements
-from headrace.move.program import Program, frame_of
+from headrace.move.program import Program, copy_of, frame_of
 from headrace.move.spark_plans import PlanReader, Stage, each_of, stages, with_state
 from headrace.move.states import types_of
 
@@ -27,6 +27,8 @@ class Planned:
 
     spark: SparkSession
     """A session of the query's own."""
+    pristine: SparkSession
+    """The same before the program has run in it: to plan it again, for it may make views that may not be there."""
     program: Program
     frame: DataFrame
     adaptive: Any
@@ -96,15 +98,24 @@ class Planned:
         self.caches.clear()
 
 
-def plan(program: Program, session: SparkSession, cached_at: Sequence[PathInPlan] = ()) -> Planned:
-    """Plan a program; nothing of it runs. ``cached_at`` says what the first session had cached."""
+def plan(
+    program: Program, pristine: SparkSession, cached_at: Sequence[PathInPlan] = (), *, fresh: bool = False
+) -> Planned:
+    """Plan a program in a copy of ``pristine``; nothing of it runs. ``cached_at``: what the first session had cached.
+
+    ``fresh`` has the files listed anew that views of the session may have listed long ago.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
+    session = copy_of(pristine)
     frame = frame_of(program, session)
     caches: list[DataFrame] = []
     try:
         execution: Any = frame._jdf.queryExecution()
+        if fresh:
+            for part in (execution.analyzed(), *each_of(execution.analyzed().subqueriesAll())):
+                part.refresh()
         if cached_at:
             jvm: Any = session._jvm
             of_rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows
@@ -118,9 +129,13 @@ def plan(program: Program, session: SparkSession, cached_at: Sequence[PathInPlan
             frame = DataFrame(of_rows(session._jsparkSession, execution.analyzed()), session)
             execution = frame._jdf.queryExecution()
         adaptive = execution.executedPlan()
-    except PySparkException as error:
-        raise from_spark(error) from None
-    return Planned(session, program, frame, adaptive, caches=caches)
+    except BaseException as error:
+        for cached in caches:
+            cached.unpersist()
+        if isinstance(error, PySparkException):
+            raise from_spark(error) from None
+        raise
+    return Planned(session, pristine, program, frame, adaptive, caches=caches)
 
 
 def plan_as(identity: str, make: Callable[[], Planned]) -> Planned:

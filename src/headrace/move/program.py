@@ -113,12 +113,17 @@ def classic(spark: Any) -> None:
         )
 
 
-def session_for(spark: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A copy of the user's session; with ``settings``, set as the query's first session was."""
+def copy_of(spark: SparkSession) -> SparkSession:
+    """A session with the same temporary views, functions and settings, which may become others."""
     from pyspark.sql import SparkSession
 
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def session_for(spark: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A copy of the user's session; with ``settings``, set as the query's first session was."""
     classic(spark)
-    copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    copy = copy_of(spark)
     if settings is not None:
         for key in _explicit(copy):
             if key not in settings and _travels(copy, key):

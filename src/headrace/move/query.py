@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -323,7 +322,7 @@ class RunningQuery:
         From the beginning, should its inputs be others by now, or Spark plan it in another way.
         """
         before = self._planned
-        finished = {pipeline: stage for pipeline, stage in self._stages().items() if stage.finished}
+        finished = {p: stage for p, stage in self._stages().items() if stage.finished and states.has_rows(stage)}
         carried = self._carried()
         rows: dict[Pipeline, Callable[[], Any]] = {}
         types: dict[Pipeline, tuple[str, ...]] = {}
@@ -336,7 +335,7 @@ class RunningQuery:
                 rows[pipeline] = states.reader(io, self._origin.folder, carried[pipeline])
                 types[pipeline] = carried[pipeline].types
         cached = before.cached_at()
-        again = plan_as(before.root.identity, lambda: plan(before.program, before.spark, cached))
+        again = plan_as(before.root.identity, lambda: plan(before.program, before.pristine, cached, fresh=True))
         inputs = inputs_of(again.reader, again.root)
         kept: dict[Pipeline, Stage] = {}
         try:
@@ -346,7 +345,8 @@ class RunningQuery:
         except StoreError:
             pass
         self._inputs, self._pipelines, self._kept = inputs, self.progress().total, kept
-        return replace(again, caches=before.caches)
+        again.caches.extend(before.caches)
+        return again
 
     def _finish_stages(self, grace: float | None) -> None:
         """Wait for the stages in flight; new ones may begin meanwhile, and are given up. A pause gives up all."""
