@@ -209,6 +209,22 @@ def test_a_ticket_used_up_between_looking_and_claiming_is_used(
 
 
 @pytest.mark.spark
+def test_a_resumed_query_that_does_not_start_gives_its_ticket_back(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = taken(spark, tmp_path / "t")
+
+    def broken(_: RunningQuery) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(query.RunningQuery, "start", broken)
+    with pytest.raises(RuntimeError):
+        headrace.resume(spark, ticket)
+    monkeypatch.undo()
+    assert headrace.resume(spark, ticket).result(60).rows() == TOTALS
+
+
+@pytest.mark.spark
 def test_one_folder_is_for_one_ticket(spark: SparkSession, tmp_path: Path) -> None:
     folder = tickets.new_folder(spark, str(tmp_path / "t"))
     assert refusal(lambda: tickets.new_folder(spark, str(tmp_path / "t"))) == "TICKET_EXISTS"

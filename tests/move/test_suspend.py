@@ -95,6 +95,8 @@ def test_answers_can_go_to_files_also_after_a_move(spark: SparkSession, numbers:
     assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == TOTALS
     assert refusal(lambda: running.to_parquet(str(tmp_path / "out"))) == "PATH_EXISTS"
     assert refusal(lambda: running.to_parquet(str(tmp_path / "elsewhere"))) == "QUERY_SUSPENDED"
+    relative = headrace.run(spark, GROUPED, start=False).to_parquet("answers")
+    assert relative._to is not None and relative._to.startswith("file:/")  # wherever it goes on
     done = headrace.run(spark, GROUPED).to_parquet(str(tmp_path / "first"))
     done.result()
     done.to_parquet(str(tmp_path / "second"))
@@ -233,11 +235,12 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     (data,) = [path for path in (folder / "state" / "0").iterdir() if path.suffix == ".parquet"]
     whole = data.read_bytes()
 
-    def expect(condition: str) -> None:
+    def expect(condition: str) -> RunningQuery:
         assert refusal(lambda: headrace.resume(spark, ticket)) == condition
         again = headrace.resume(spark, ticket, keep=True, on_mismatch="restart")
         assert again.restarted is not None and again.restarted.condition == condition
         assert again.result().rows() == TOTALS
+        return again
 
     data.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     expect("TICKET_DAMAGED")
@@ -262,8 +265,9 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     (folder / "ticket.json").write_text(tickets.sealed(manifest["ticket"]))
     (changed,) = [path for path in Path(numbers).iterdir() if path.name.startswith("part-00000")]
     os.utime(changed, (1, 1))
-    spark.read.parquet(numbers).createOrReplaceTempView("numbers")
-    expect("INPUT_CHANGED")
+    anew = expect("INPUT_CHANGED")  # the view has listed its files before
+    written = anew._write(tickets.new_folder(spark, str(tmp_path / "u")), anew._planned.stages())
+    assert 1_000 in [modified for _, _, modified in written.manifest["inputs"]["files"]]
     spark.catalog.dropTempView("numbers")
     assert refusal(lambda: headrace.resume(spark, ticket)) == "TABLE_OR_VIEW_NOT_FOUND"
 

@@ -11,6 +11,7 @@ This room alone uses the JVM handle of a classic session.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, StoreError
@@ -77,23 +78,21 @@ def resume(
     program = of_json(manifest["query"], query)
     held = claim.claim(folder)
     mismatch: HeadraceError | None = None
-    try:
+    with ExitStack() as unless_it_runs:
+        unless_it_runs.callback(held.release)
         load(spark, ticket)  # whoever had it before may have used it up meanwhile
         planned = _planned(spark, found, program)
+        unless_it_runs.callback(planned.release)
         try:
             planned = _with_state(spark, folder, found, planned)
         except StoreError as error:
             if on_mismatch == "error":
-                planned.release()
                 raise
             mismatch = error
-    except BaseException:
-        held.release()
-        raise
-    origin = claim.Origin(folder, found, held, keep)
-    running = RunningQuery(spark, planned, to=manifest["to"], origin=origin)
-    running.restarted = mismatch
-    return running.start()
+        origin = claim.Origin(folder, found, held, keep)
+        running = RunningQuery(spark, planned, to=manifest["to"], origin=origin, restarted=mismatch).start()
+        unless_it_runs.pop_all()
+    return running
 
 
 def _planned(spark: SparkSession, found: Ticket, program: Program) -> Planned:

@@ -52,10 +52,11 @@ class RunningQuery:
         *,
         to: str | None = None,
         origin: Origin | None = None,
+        restarted: HeadraceError | None = None,
         entering: Callable[[RunningQuery], None] | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
-        self.restarted: HeadraceError | None = None
+        self.restarted = restarted
         """Why a resumed query began anew instead, if it did."""
         self._user = user
         self._planned = planned
@@ -70,8 +71,9 @@ class RunningQuery:
         """The attempt that runs; none while the query is paused or stopped."""
         self._kept: dict[Pipeline, Stage] = {}
         """Stages of an earlier attempt whose rows stand in the plan."""
-        self._inputs = Inputs.of_json(origin.ticket.manifest["inputs"]) if origin is not None else None
-        self._pipelines = origin.ticket.progress[1] if origin is not None else 0
+        before = origin.ticket if origin is not None and restarted is None else None
+        self._inputs = Inputs.of_json(before.manifest["inputs"]) if before is not None else None
+        self._pipelines = before.progress[1] if before is not None else 0
         """What the whole query reads, and how many pipelines it has: a plan with state in it lacks those below."""
         self._began = time.monotonic()
         self._ended: float | None = None
@@ -128,11 +130,12 @@ class RunningQuery:
 
     def to_parquet(self, path: str) -> RunningQuery:
         """Have the answer written as Parquet instead of brought here; ``result()`` waits for it."""
-        if Folder(self._user, path).exists():
+        folder = Folder(self._user, path)
+        if folder.exists():
             raise StoreError("PATH_EXISTS", f"{path} is there already", hint="name a new path")
         with self._changing, self._aiming:
             if not self._answering and not self._over.is_set():
-                self._to = path
+                self._to = folder.address  # elsewhere a relative path would be another
                 return self
         found = self.result()
         frame = self._user.read.parquet(self._to) if self._to is not None else found.spark()
