@@ -184,9 +184,41 @@ def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers:
     assert not (tmp_path / "t").exists()
 
 
+def observed(spark: SparkSession) -> DataFrame:
+    from pyspark.sql.functions import count, lit
+
+    return spark.table("numbers").observe("seen", count(lit(1))).groupBy("k").count()
+
+
+def counting(spark: SparkSession) -> DataFrame:
+    from pyspark.sql.functions import udf
+
+    seen = spark.sparkContext.accumulator(0)
+
+    @udf("long")
+    def counted(n: int) -> int:
+        seen.add(1)
+        return n
+
+    return spark.table("numbers").select("k", counted("n").alias("n")).groupBy("k").sum("n")
+
+
+def not_of_its_session(spark: SparkSession) -> Callable[[SparkSession], DataFrame]:
+    frame = spark.table("numbers").groupBy("k").count()
+    return lambda _: frame
+
+
 @pytest.mark.parametrize(
     ("query", "name"),
     [
+        (observed, "CollectMetrics"),
+        (counting, "accumulator"),
+        (not_of_its_session, "function"),
+        (
+            "WITH RECURSIVE some (n) AS (SELECT 1L UNION ALL SELECT n + 1 FROM some WHERE n < 9)"
+            "SELECT k, count(*) FROM numbers JOIN some USING (n) GROUP BY k",
+            "UnionLoop",
+        ),
         ("SELECT k, count(*) FROM numbers WHERE rand() < 0.999999 GROUP BY k", "rand"),
         ("SELECT k, max(current_timestamp()) FROM numbers GROUP BY k", "current_timestamp"),
         ("SELECT k, count(*) FROM numbers TABLESAMPLE (50 PERCENT) GROUP BY k", "Sample"),
@@ -194,11 +226,11 @@ def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers:
     ],
 )
 def test_what_cannot_be_moved_is_refused_by_name_and_goes_on(
-    spark: SparkSession, numbers: str, tmp_path: Path, query: str, name: str
+    spark: SparkSession, numbers: str, tmp_path: Path, query: Any, name: str
 ) -> None:
     rows = spark.sparkContext.parallelize([(1, 2), (3, 4)])
     spark.createDataFrame(rows, "k INT, n INT").createOrReplaceTempView("rows_of_this_session")
-    running = headrace.run(spark, query, start=False)
+    running = headrace.run(spark, query if isinstance(query, str) else query(spark), start=False)
     running._status = "running"  # whether it may be moved does not depend on how far it is
     with pytest.raises(HeadraceError, match=name) as caught:
         running.suspend(str(tmp_path / "t"))
@@ -218,12 +250,15 @@ def test_what_is_no_query_is_refused_before_it_runs(spark: SparkSession, numbers
         "": "PARSE_SYNTAX_ERROR",
         "SELECT": "PARSE_SYNTAX_ERROR",
         "SELECT * FROM nowhere": "TABLE_OR_VIEW_NOT_FOUND",
+        "SELECT value, count(*) FROM ticks GROUP BY value": "CANNOT_MOVE",
     }
+    spark.readStream.format("rate").load().createOrReplaceTempView("ticks")
     for text, condition in cases.items():
         with pytest.raises(HeadraceError) as caught:
             headrace.run(spark, text)
         assert caught.value.condition == condition, text
     assert not where.exists()
+    assert refusal(lambda: headrace.run(spark.table("ticks"))) == "CANNOT_MOVE"
     assert refusal(lambda: headrace.run(spark, 3)) == "USAGE"  # type: ignore[arg-type]
     assert refusal(lambda: headrace.run(object(), "SELECT 1")) == "NEEDS_CLASSIC_SESSION"  # type: ignore[arg-type]
 

@@ -162,7 +162,7 @@ class RunningQuery:
         """
         with self._leaving, self._changing:
             self._must_run("suspend")
-            refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
+            self._may_move()
             folder = ticket.new_folder(self._user, path)
             try:
                 if finish:
@@ -186,7 +186,7 @@ class RunningQuery:
         """Leave a ticket of what is finished now, and go on."""
         with self._leaving, self._changing:
             self._must_run("take a snapshot of")
-            refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
+            self._may_move()
             folder = ticket.new_folder(self._user, path)
             try:
                 return self._write(folder, self._finished())
@@ -366,6 +366,11 @@ class RunningQuery:
             finally:
                 self._changing.acquire()
         self._must_run("suspend")
+
+    def _may_move(self) -> None:
+        """Refuse, before anything is stopped, what cannot be planned again elsewhere."""
+        refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
+        self._planned.program.as_json()
 
     def _must_run(self, what: str) -> None:
         if self._status in ("running", "paused") and not self._over.is_set():
