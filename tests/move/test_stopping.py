@@ -296,25 +296,69 @@ def test_an_impatient_user_has_a_query_that_runs(
     assert sorted(running.result(60).rows()) == TOTALS
 
 
+class Query:
+    """What making room needs of a query."""
+
+    def __init__(self, before_pause: Callable[[], None] = lambda: None) -> None:
+        self.status = "running"
+        self.over = threading.Event()
+        self.before_pause = before_pause
+
+    def enter(self, priority_class: str | None, yield_to: str | None) -> None:
+        priority.enter(self, priority_class, yield_to)  # type: ignore[arg-type]
+
+    def pause(self) -> None:
+        self.before_pause()
+        self.status = "paused"
+
+    def proceed(self) -> None:
+        self.status = "running"
+
+    def wait(self) -> None:
+        self.over.wait()
+
+    def finish(self) -> None:
+        self.status = "finished"
+        self.over.set()
+
+    def runs_soon(self) -> bool:
+        deadline = time.monotonic() + 10
+        while self.status == "paused" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.status == "running"
+
+
+def test_queries_that_yield_to_each_other_run_one_after_the_other() -> None:
+    first, second = Query(), Query()
+    first.enter("a", "b")
+    second.enter("b", "a")
+    assert (first.status, second.status) == ("running", "paused")
+    first.finish()
+    assert second.runs_soon()
+    second.finish()
+
+
+def test_whoever_cannot_be_paused_does_not_keep_others_waiting() -> None:
+    def broken() -> None:
+        raise RuntimeError("Spark is gone")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    stuck, impatient, patient, short = Query(broken), Query(interrupted), Query(), Query()
+    patient.enter(None, "c")
+    stuck.enter(None, "c")
+    impatient.enter(None, "c")
+    with pytest.raises(KeyboardInterrupt):
+        short.enter("c", None)
+    assert (stuck.status, patient.status) == ("running", "paused")
+    short.finish()
+    assert patient.runs_soon()
+    for each in (stuck, impatient, patient):
+        each.finish()
+
+
 def test_those_ahead_who_leave_while_one_is_being_paused_are_seen() -> None:
-    class Query:
-        """What making room needs of a query."""
-
-        def __init__(self, before_pause: Callable[[], None] = lambda: None) -> None:
-            self.status = "running"
-            self.over = threading.Event()
-            self.before_pause = before_pause
-
-        def pause(self) -> None:
-            self.before_pause()
-            self.status = "paused"
-
-        def proceed(self) -> None:
-            self.status = "running"
-
-        def wait(self) -> None:
-            self.over.wait()
-
     short = Query()
 
     def leave() -> None:
@@ -322,13 +366,10 @@ def test_those_ahead_who_leave_while_one_is_being_paused_are_seen() -> None:
         time.sleep(0.1)
 
     long = Query(leave)
-    priority.enter(short, "test", None)  # type: ignore[arg-type]
-    priority.enter(long, None, "test")  # type: ignore[arg-type]
-    deadline = time.monotonic() + 10
-    while long.status == "paused" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert long.status == "running"
-    long.status = "finished"
+    short.enter("test", None)
+    long.enter(None, "test")
+    assert long.runs_soon()
+    long.finish()
 
 
 @pytest.mark.spark

@@ -173,6 +173,7 @@ def test_rows_of_every_type_come_back_as_they_were(spark: SparkSession, tmp_path
 def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
     waiting = headrace.run(spark, GROUPED, start=False)
     assert refusal(lambda: waiting.suspend(str(tmp_path / "t"))) == "QUERY_NOT_STARTED"
+    assert refusal(waiting.result) == refusal(waiting.watch) == "QUERY_NOT_STARTED"
     assert waiting.start().result().rows() == TOTALS
     assert refusal(lambda: waiting.suspend(str(tmp_path / "t"))) == "QUERY_FINISHED"
     failing = headrace.run(spark, "SELECT k, sum(n) / (max(k) - k) FROM numbers GROUP BY k")
@@ -260,6 +261,7 @@ def test_what_is_no_query_is_refused_before_it_runs(spark: SparkSession, numbers
     assert not where.exists()
     assert refusal(lambda: headrace.run(spark.table("ticks"))) == "CANNOT_MOVE"
     assert refusal(lambda: headrace.run(spark, 3)) == "USAGE"  # type: ignore[arg-type]
+    assert refusal(lambda: headrace.run(spark, GROUPED, priority="x", yield_to="x")) == "USAGE"
     assert refusal(lambda: headrace.run(object(), "SELECT 1")) == "NEEDS_CLASSIC_SESSION"  # type: ignore[arg-type]
 
 

@@ -47,6 +47,8 @@ def run(
     """
     session: Any = getattr(spark, "sparkSession", spark)
     classic(session)
+    if priority is not None and priority == yield_to:
+        raise HeadraceError("USAGE", f"a query cannot yield to its own class, {priority!r}", hint="name another class")
     program = program_of(spark if query is None else query)
     running = RunningQuery(
         session, plan(program, session_for(session)), entering=lambda query: enter(query, priority, yield_to)

@@ -123,6 +123,8 @@ class RunningQuery:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the query is finished, has failed or was suspended."""
+        if self._status == "not started":
+            self._must_run("wait for")
         if not self._over.wait(timeout):
             raise ExecutionError(
                 "QUERY_NOT_FINISHED", f"the query is {self._status} after {timeout:g} s", hint="wait longer"
