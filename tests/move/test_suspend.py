@@ -338,6 +338,25 @@ def test_a_query_whose_state_cannot_be_written_goes_on(
     assert sorted(running.result().rows()) == TOTALS
 
 
+def test_a_state_that_is_not_where_it_was_written_makes_no_ticket(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each executor writes to a disk of its own."""
+    really = states._write
+
+    def elsewhere(folder: Folder, name: str, *rest: Any) -> int:
+        rows = really(folder, name, *rest)
+        for file in folder.sizes(name):
+            folder.remove(f"{name}/{file}")
+        return rows
+
+    monkeypatch.setattr(states, "_write", elsewhere)
+    with pytest.raises(HeadraceError, match="0 rows of 10 ") as caught:
+        taken(spark, tmp_path / "t")
+    assert caught.value.condition == "TICKET_NOT_WRITTEN"
+    assert refusal(lambda: headrace.resume(spark, str(tmp_path / "t"))) == "NOT_A_TICKET"
+
+
 def test_a_long_query_makes_room_for_a_short_one(spark: SparkSession, numbers: str) -> None:
     long = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3), yield_to="short"))
     short = headrace.run(spark, GROUPED, priority="short", start=False)

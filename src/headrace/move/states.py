@@ -197,18 +197,16 @@ def _cores(spark: SparkSession) -> int:
 
 def write(io: SparkSession, folder: Folder, name: str, stage: Stage) -> State:
     """Write the rows of a finished stage below ``folder``."""
-    bytes_held, rows = size_of(stage)
     types = types_of(stage.node)
-    frame = _frame(io, rows_of(io, stage), types)
-    _write(folder, name, frame, max(1, math.ceil(bytes_held / _FILE_BYTES)))
-    return State(stage.pipeline, operator_of(stage), name, types, _files(folder, name), rows)
+    files, rows = _written(io, folder, name, _frame(io, rows_of(io, stage), types), size_of(stage)[0])
+    return State(stage.pipeline, operator_of(stage), name, types, files, rows)
 
 
 def copy(io: SparkSession, source: Folder, state: State, folder: Folder, name: str) -> State:
     """Take a state that no stage has read yet over into another ticket."""
     frame = io.read.schema(_schema(state.types)).parquet(f"{source.address}/{state.folder}")
-    _write(folder, name, frame, max(1, math.ceil(state.bytes / _FILE_BYTES)))
-    return State(state.pipeline, state.operator, name, state.types, _files(folder, name), state.rows)
+    files, rows = _written(io, folder, name, frame, state.bytes)
+    return State(state.pipeline, state.operator, name, state.types, files, rows)
 
 
 def check(folder: Folder, states: list[State]) -> None:
@@ -265,16 +263,41 @@ def _frame(io: SparkSession, rdd: Any, types: tuple[str, ...]) -> DataFrame:
     frame = DataFrame(io._jsparkSession.internalCreateDataFrame(rdd, java_schema, False), io)
     return frame if types else frame.select(lit(1).cast("byte").alias("c0"))
 
-def _write(folder: Folder, name: str, frame: DataFrame, files: int) -> None:
-    with folder.written():
-        frame.coalesce(files).write.mode("overwrite").options(**_PARQUET).parquet(f"{folder.address}/{name}")
 
+def _written(
+    io: SparkSession, folder: Folder, name: str, frame: DataFrame, size: int
+) -> tuple[tuple[StateFile, ...], int]:
+    """Write the rows of about ``size`` bytes: the files, and how many rows they have.
 
-def _files(folder: Folder, name: str) -> tuple[StateFile, ...]:
+    Tasks that write to disks of their own succeed, and leave nothing to be read: the rows in the files that are seen
+    from here must be as many as were written.
+    """
+    rows = _write(folder, name, frame, max(1, math.ceil(size / _FILE_BYTES)))
     sizes = folder.sizes(name)
-    with ThreadPoolExecutor(_CHECKS) as pool:
+    aid, conf = java_aid(io), io.sparkContext._jsc.hadoopConfiguration()
+    with ThreadPoolExecutor(_CHECKS) as pool, folder.written():
+        there = sum(pool.map(lambda file: int(aid.records(conf, f"{folder.address}/{name}/{file}")), sizes))
+        if there != rows:
+            raise StoreError(
+                "TICKET_NOT_WRITTEN",
+                f"{folder.address}/{name} has {there:,} rows of {rows:,} that were written",
+                hint="name a path that all of Spark's executors and this process share",
+            )
         sums = pool.map(lambda file: folder.checksum(f"{name}/{file}"), sizes)
-        return tuple(StateFile(file, size, found) for (file, size), found in zip(sizes.items(), sums, strict=True))
+        files = (StateFile(file, size, found) for (file, size), found in zip(sizes.items(), sums, strict=True))
+        return tuple(files), rows
+
+
+def _write(folder: Folder, name: str, frame: DataFrame, files: int) -> int:
+    """Write rows, and say how many."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    seen = Observation()
+    counted = frame.coalesce(files).observe(seen, count(lit(1)).alias("rows"))
+    with folder.written():
+        counted.write.mode("overwrite").options(**_PARQUET).parquet(f"{folder.address}/{name}")
+    return int(seen.get["rows"])
 
 
 def exchange_of(stage: Stage) -> Any:
