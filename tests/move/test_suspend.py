@@ -455,12 +455,17 @@ def test_a_lease_is_for_one_and_runs_out(spark: SparkSession, tmp_path: Path) ->
     second.release()
 
 
-def test_progress_and_advice(spark: SparkSession, numbers: str) -> None:
+def test_progress_and_advice(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
     running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3)))
     now = running.progress()
     assert (now.finished, now.total) == (1, 2) and now.pipelines[0].rows and now.pipelines[0].bytes
     assert "1 of 2 pipelines" in str(running) and "<progress" in running._repr_html_()
-    advice = running.advice()
-    assert advice.best in ("now", "next stage", "restart") and advice.bytes_per_second > 0
+    advice = running.advice(str(tmp_path / "tickets"))
+    assert advice.best == "next stage" and advice.now - advice.next_stage >= 1.5  # then it has its answer
+    assert advice.bytes_per_second > 0 and not (tmp_path / "tickets").exists()
+    ticket = running.snapshot(str(tmp_path / "t"))
     assert sorted(running.watch().rows()) == TOTALS
     assert running.progress().fraction == 1
+    first, *_ = running.progress().pipelines
+    assert first.seconds is not None and 0 < first.seconds < 60 and " s\n" in str(running)
+    assert headrace.resume(spark, ticket).progress().seconds > ticket.manifest["progress"]["seconds"] > 0

@@ -42,6 +42,7 @@ class Progress:
     total: int
     pipelines: tuple[PipelineProgress, ...]
     seconds: float
+    """Since it began; of a resumed query, with what it took before it was moved."""
 
     @property
     def fraction(self) -> float:

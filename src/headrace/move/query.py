@@ -19,7 +19,7 @@ import headrace
 from headrace.engine.failures import from_spark
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.move import states, ticket
-from headrace.move.advice import Advice, advise
+from headrace.move.advice import Advice, estimate, rate
 from headrace.move.attempt import Attempt
 from headrace.move.claim import Origin
 from headrace.move.files import Folder
@@ -75,6 +75,8 @@ class RunningQuery:
         self._inputs = Inputs.of_json(before.manifest["inputs"]) if before is not None else None
         self._pipelines = before.progress[1] if before is not None else 0
         """What the whole query reads, and how many pipelines it has: a plan with state in it lacks those below."""
+        self._spent = float(before.manifest["progress"]["seconds"]) if before is not None else 0.0
+        """Seconds it ran before it was moved."""
         self._began = time.monotonic()
         self._ended: float | None = None
         self._over = threading.Event()
@@ -153,7 +155,7 @@ class RunningQuery:
             total = max(len(found) + 1, self._pipelines)
             skipped = total - len(found) - 1
             last = PipelineProgress("the answer", done, self._table.num_rows if self._table is not None else None)
-            seconds = (self._ended or time.monotonic()) - self._began
+            seconds = self._spent + (self._ended or time.monotonic()) - self._began
             return Progress(self._status, finished + skipped, total, (*found, last), seconds)
 
     def suspend(self, path: str, *, finish: bool = True, grace: float | None = None) -> Ticket:
@@ -196,11 +198,14 @@ class RunningQuery:
                 folder.remove()
                 raise
 
-    def advice(self) -> Advice:
-        """Whether to move now, at the next stage, or to start again elsewhere."""
+    def advice(self, to: str | None = None) -> Advice:
+        """Whether to move now, at the next stage, or to start again elsewhere; ``to`` is where the ticket would go."""
+        self._must_run("give advice about")
+        bytes_per_second = rate(self._user, to)  # it takes a while: the query may end meanwhile
         with self._changing:
             self._must_run("give advice about")
-            return advise(self._user, self.progress(), self._needed_bytes())
+            in_flight = self._attempt.in_flight() if self._attempt is not None else 0.0
+            return estimate(self.progress(), self._needed_bytes(), bytes_per_second, in_flight)
 
     def cancel(self) -> None:
         """Give the query up, unless it has its answer."""

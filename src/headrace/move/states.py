@@ -173,7 +173,12 @@ def size_of(stage: Stage) -> tuple[int, int | None]:
 def cost_of_moving(spark: SparkSession, stage: Stage) -> float:
     """Seconds to write the rows of a finished stage and read them elsewhere, as measured; small ones cost nothing."""
     size = size_of(stage)[0]
-    return 0.0 if size < _SMALL_BYTES else size * _CORE_SECONDS_A_BYTE / _cores(spark)
+    return 0.0 if size < _SMALL_BYTES else size * seconds_a_byte(spark)
+
+
+def seconds_a_byte(spark: SparkSession) -> float:
+    """What writing and reading a byte of state takes, but for a slow disk or network."""
+    return _CORE_SECONDS_A_BYTE / _cores(spark)
 
 
 def cost_of_running(spark: SparkSession, stage: Stage) -> float:
