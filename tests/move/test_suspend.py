@@ -227,12 +227,13 @@ def not_of_its_session(spark: SparkSession) -> Callable[[SparkSession], DataFram
     ],
 )
 def test_what_cannot_be_moved_is_refused_by_name_and_goes_on(
-    spark: SparkSession, numbers: str, tmp_path: Path, query: Any, name: str
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: Any, name: str
 ) -> None:
     rows = spark.sparkContext.parallelize([(1, 2), (3, 4)])
     spark.createDataFrame(rows, "k INT, n INT").createOrReplaceTempView("rows_of_this_session")
     running = headrace.run(spark, query if isinstance(query, str) else query(spark), start=False)
     running._status = "running"  # whether it may be moved does not depend on how far it is
+    monkeypatch.setattr(running, "_halt", lambda: pytest.fail("it was stopped"))
     with pytest.raises(HeadraceError, match=name) as caught:
         running.suspend(str(tmp_path / "t"))
     assert caught.value.condition == "CANNOT_MOVE"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.failures import from_spark
 from headrace.errors import StoreError
-from headrace.move.plan import Operator, Pipeline, dependencies, placements
+from headrace.move.plan import Operator, Pipeline, dependencies, in_order, placements
 from headrace.move.program import Program, copy_of, frame_of
 from headrace.move.spark_plans import PlanReader, Stage, each_of, stages, with_state
 from headrace.move.states import types_of
@@ -60,8 +60,11 @@ class Planned:
         return self.frame._jdf.queryExecution().analyzed()
 
     def stages(self) -> list[Stage]:
-        """The stages made so far."""
-        return stages(self.reader, self.adaptive, self.root) if self.is_adaptive else []
+        """The stages made so far, each after those it reads."""
+        if not self.is_adaptive:
+            return []
+        found = {stage.pipeline: stage for stage in stages(self.reader, self.adaptive, self.root)}
+        return [found[pipeline] for pipeline in in_order(self.depends) if pipeline in found]
 
     def breaker(self, pipeline: Pipeline) -> Operator:
         """The first exchange that ends a pipeline of the plan."""
