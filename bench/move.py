@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from bench.move_target import Target, target
 from bench.peers.spark import java_version
 from headrace.errors import HeadraceError
 from headrace.move import states
-from headrace.move.plan import Pipeline
+from headrace.move.plan import in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -399,21 +399,6 @@ def _states_of(query: Query, running: RunningQuery) -> list[State]:
         size = sum(sizes[pipeline] for pipeline in needed)
         found.append(State(query.suite, query.label, n / len(planned.depends), len(needed), size))
     return found
-
-
-def in_order(depends: Mapping[Pipeline | None, Collection[Pipeline]]) -> list[Pipeline]:
-    """The pipelines as they become ready: first those that read none, then those that read only these, and so on.
-
-    >>> from headrace.move.plan import Holding
-    >>> a, b, c = (Pipeline(name, Holding.ROWS) for name in "abc")
-    >>> in_order({None: {c}, c: {a, b}, a: {b}, b: set()}) == [b, a, c]
-    True
-    """
-    found: dict[Pipeline, None] = {}
-    while len(found) < len(depends) - 1:
-        ready = [p for p, reads in depends.items() if p is not None and p not in found and found.keys() >= set(reads)]
-        found |= dict.fromkeys(ready)
-    return list(found)
 
 
 @contextmanager

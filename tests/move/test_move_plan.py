@@ -15,6 +15,7 @@ from headrace.move.plan import (
     Place,
     dependencies,
     extracted,
+    in_order,
     modified,
     placements,
     state_of,
@@ -130,6 +131,27 @@ def test_only_what_an_unfinished_pipeline_reads_is_state(root: Operator) -> None
             assert any(reader is None or reader not in finished for reader in readers)
         for pipeline in finished - state:
             assert all(reader in finished for reader, read in depends.items() if pipeline in read)
+
+
+@given(plans())
+def test_every_exchange_ends_a_pipeline_that_somebody_reads(root: Operator) -> None:
+    depends = dependencies(root)
+    assert depends.keys() - {None} == {breaker.pipeline for breaker in breakers(root)}
+    assert depends.keys() - {None} == {read for reads in depends.values() for read in reads}
+    assert all(reader not in reads for reader, reads in depends.items())
+    order = in_order(depends)
+    assert len(order) == len(depends) - 1 and set(order) == depends.keys() - {None}
+
+
+def test_an_exchange_right_above_another_hides_nothing() -> None:
+    """As of a repartition below a window, or of a sort with OFFSET."""
+    scan = shuffle(Operator("scan", "Scan"))
+    grouped = shuffle(Operator("group", "Aggregate", (scan,)))
+    root = Operator("answer", "Window", (shuffle(grouped),))
+    depends = dependencies(root)
+    assert depends == {None: {grouped.pipeline}, grouped.pipeline: {scan.pipeline}, scan.pipeline: set()}
+    assert state_of({scan.pipeline}, depends) == {scan.pipeline}
+    assert in_order(depends) == [scan.pipeline, grouped.pipeline]
 
 
 @given(plans())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import headrace
 from headrace.move import ticket as tickets
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -91,6 +92,65 @@ def test_work_above_an_exchange_read_twice_is_found(spark: SparkSession, inputs:
     done = [stage.pipeline for stage in running._planned.stages()]
     assert len(done) == len(running._planned.depends) - 1 == 3
     assert len(running._needed(done)) == 2  # the two groupings, and not what they were made from
+
+
+ALIKE = {
+    "subqueries": """SELECT k, count(*) AS c FROM numbers
+            WHERE n > (SELECT 5 * max(k) FROM numbers) AND k > (SELECT min(id) FROM range(9)) GROUP BY k
+        UNION ALL SELECT k, count(*) FROM numbers
+            WHERE k > (SELECT 5 * max(k) FROM numbers) AND n > (SELECT min(id) FROM range(9)) GROUP BY k""",
+    "orders": """SELECT /*+ REPARTITION(2) */ n FROM (SELECT n FROM numbers ORDER BY n OFFSET 990)
+        UNION ALL SELECT /*+ REPARTITION(2) */ n FROM (SELECT n FROM numbers ORDER BY n DESC OFFSET 990)""",
+}
+
+
+@pytest.mark.parametrize("what", [*ALIKE, "functions"])
+def test_differential_work_that_differs_in_little_is_not_taken_for_the_same(
+    spark: SparkSession, numbers: str, tmp_path: Path, what: str
+) -> None:
+    """Which subquery, in which order, by which function: what one part has done does not stand for the other."""
+    running = headrace.run(spark, ALIKE.get(what) or _with_functions(numbers))
+    expected = sorted(running.result().rows())
+    assert len(set(expected)) > 3
+    ticket = running._write(tickets.new_folder(spark, str(tmp_path / "t")), running._planned.stages())
+    resumed = headrace.resume(spark, ticket)
+    assert sorted(resumed.result().rows()) == expected and resumed._planned.scans
+    assert resumed._planned.root.identity == running._planned.root.identity  # so that it can be moved again
+
+
+def test_an_order_counts_for_what_reads_it_alone(spark: SparkSession, numbers: str) -> None:
+    def identity(query: Any) -> str:
+        return headrace.run(spark, query, start=False)._planned.root.identity
+
+    for reads_it in (
+        "SELECT first(n) FROM (SELECT * FROM numbers ORDER BY {})",
+        "SELECT k, collect_list(n) FROM (SELECT * FROM numbers SORT BY {}) GROUP BY k",
+        "SELECT max(n) FROM (SELECT * FROM numbers ORDER BY {} OFFSET 9)",
+    ):
+        assert len({identity(reads_it.format(order)) for order in ("k, n", "n, k", "n, k")}) == 2, reads_it
+
+    def mapped(order: str) -> DataFrame:
+        return spark.table("numbers").sortWithinPartitions(order).mapInPandas(lambda rows: rows, "n LONG, k LONG")
+
+    assert identity(mapped("n")) != identity(mapped("k"))
+    assert identity("SELECT n FROM numbers ORDER BY n") == identity("SELECT n FROM numbers ORDER BY n DESC")
+    joined = "SELECT /*+ {}(b) */ rank() OVER (PARTITION BY a.k ORDER BY a.n) FROM numbers a JOIN numbers b ON a.k = b.n"
+    assert identity(joined.format("MERGE")) == identity(joined.format("BROADCAST"))
+
+
+def _with_functions(path: str) -> Callable[[SparkSession], DataFrame]:
+    def build(spark: SparkSession) -> DataFrame:
+        from pyspark.sql.functions import col, sum, udf
+
+        more, twice, less = udf(lambda x: x + 1, "long"), udf(lambda x: x * 2, "long"), udf(lambda x: x - 3, "long")
+
+        def grouped(function: Callable[[Any], Any]) -> DataFrame:
+            found = spark.read.parquet(path).select("k", function("n").alias("w"))
+            return found.groupBy("k").agg(sum("w").alias("w"))
+
+        return grouped(more).unionAll(grouped(twice)).select("k", less(col("w")))
+
+    return build
 
 
 def _script(query: str, views: dict[str, str], threshold: str) -> str:

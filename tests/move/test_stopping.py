@@ -14,10 +14,11 @@ from programs import GROUPED, TOTALS, after_one_stage, refusal, slow_program, ta
 
 import headrace
 from headrace.errors import ExecutionError, StoreError
-from headrace.move import claim, priority, query
+from headrace.move import claim, priority, query, states
 from headrace.move import ticket as tickets
 from headrace.move.attempt import Attempt
 from headrace.move.files import Folder
+from headrace.move.plan import Holding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -208,6 +209,22 @@ def test_a_ticket_used_up_between_looking_and_claiming_is_used(
 
 
 @pytest.mark.spark
+def test_a_resumed_query_that_does_not_start_gives_its_ticket_back(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = taken(spark, tmp_path / "t")
+
+    def broken(_: RunningQuery) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(query.RunningQuery, "start", broken)
+    with pytest.raises(RuntimeError):
+        headrace.resume(spark, ticket)
+    monkeypatch.undo()
+    assert headrace.resume(spark, ticket).result(60).rows() == TOTALS
+
+
+@pytest.mark.spark
 def test_one_folder_is_for_one_ticket(spark: SparkSession, tmp_path: Path) -> None:
     folder = tickets.new_folder(spark, str(tmp_path / "t"))
     assert refusal(lambda: tickets.new_folder(spark, str(tmp_path / "t"))) == "TICKET_EXISTS"
@@ -229,10 +246,25 @@ def test_a_query_whose_inputs_change_while_it_is_paused_begins_anew(
 
 
 @pytest.mark.spark
+def test_a_query_goes_on_in_a_session_as_it_was_before_it(spark: SparkSession, numbers: str) -> None:
+    """Its views are made again; and of NOT IN over a NULL, nothing is left to go on from but that there was one."""
+    script = """CREATE TEMPORARY VIEW some AS SELECT n FROM numbers WHERE n < 9;
+        SELECT count(*) FROM numbers WHERE k NOT IN (SELECT nullif(n, 3) FROM some)"""
+    running = headrace.run(spark, script)
+    assert running.result(60).rows() == [(0,)]
+    (index,) = [stage for stage in running._planned.stages() if stage.pipeline.holding is Holding.INDEX]
+    assert index.finished and not states.has_rows(index)
+    spark.catalog.dropTempView("numbers")  # of the user's session, which is not the query's
+    again = running._planned_on()
+    assert index.pipeline not in again.scans.values()
+    assert again.answer(again.adaptive.execute()).collect() == [(0,)]
+
+
+@pytest.mark.spark
 def test_a_query_that_cannot_go_on_has_failed(
     spark: SparkSession, numbers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise ExecutionError("BROKEN", "for a test", hint="none")
 
     running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
@@ -264,25 +296,69 @@ def test_an_impatient_user_has_a_query_that_runs(
     assert sorted(running.result(60).rows()) == TOTALS
 
 
+class Query:
+    """What making room needs of a query."""
+
+    def __init__(self, before_pause: Callable[[], None] = lambda: None) -> None:
+        self.status = "running"
+        self.over = threading.Event()
+        self.before_pause = before_pause
+
+    def enter(self, priority_class: str | None, yield_to: str | None) -> None:
+        priority.enter(self, priority_class, yield_to)  # type: ignore[arg-type]
+
+    def pause(self) -> None:
+        self.before_pause()
+        self.status = "paused"
+
+    def proceed(self) -> None:
+        self.status = "running"
+
+    def wait(self) -> None:
+        self.over.wait()
+
+    def finish(self) -> None:
+        self.status = "finished"
+        self.over.set()
+
+    def runs_soon(self) -> bool:
+        deadline = time.monotonic() + 10
+        while self.status == "paused" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.status == "running"
+
+
+def test_queries_that_yield_to_each_other_run_one_after_the_other() -> None:
+    first, second = Query(), Query()
+    first.enter("a", "b")
+    second.enter("b", "a")
+    assert (first.status, second.status) == ("running", "paused")
+    first.finish()
+    assert second.runs_soon()
+    second.finish()
+
+
+def test_whoever_cannot_be_paused_does_not_keep_others_waiting() -> None:
+    def broken() -> None:
+        raise RuntimeError("Spark is gone")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    stuck, impatient, patient, short = Query(broken), Query(interrupted), Query(), Query()
+    patient.enter(None, "c")
+    stuck.enter(None, "c")
+    impatient.enter(None, "c")
+    with pytest.raises(KeyboardInterrupt):
+        short.enter("c", None)
+    assert (stuck.status, patient.status) == ("running", "paused")
+    short.finish()
+    assert patient.runs_soon()
+    for each in (stuck, impatient, patient):
+        each.finish()
+
+
 def test_those_ahead_who_leave_while_one_is_being_paused_are_seen() -> None:
-    class Query:
-        """What making room needs of a query."""
-
-        def __init__(self, before_pause: Callable[[], None] = lambda: None) -> None:
-            self.status = "running"
-            self.over = threading.Event()
-            self.before_pause = before_pause
-
-        def pause(self) -> None:
-            self.before_pause()
-            self.status = "paused"
-
-        def proceed(self) -> None:
-            self.status = "running"
-
-        def wait(self) -> None:
-            self.over.wait()
-
     short = Query()
 
     def leave() -> None:
@@ -290,13 +366,10 @@ def test_those_ahead_who_leave_while_one_is_being_paused_are_seen() -> None:
         time.sleep(0.1)
 
     long = Query(leave)
-    priority.enter(short, "test", None)  # type: ignore[arg-type]
-    priority.enter(long, None, "test")  # type: ignore[arg-type]
-    deadline = time.monotonic() + 10
-    while long.status == "paused" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert long.status == "running"
-    long.status = "finished"
+    short.enter("test", None)
+    long.enter(None, "test")
+    assert long.runs_soon()
+    long.finish()
 
 
 @pytest.mark.spark

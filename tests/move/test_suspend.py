@@ -95,6 +95,8 @@ def test_answers_can_go_to_files_also_after_a_move(spark: SparkSession, numbers:
     assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == TOTALS
     assert refusal(lambda: running.to_parquet(str(tmp_path / "out"))) == "PATH_EXISTS"
     assert refusal(lambda: running.to_parquet(str(tmp_path / "elsewhere"))) == "QUERY_SUSPENDED"
+    relative = headrace.run(spark, GROUPED, start=False).to_parquet("answers")
+    assert relative._to is not None and relative._to.startswith("file:/")  # wherever it goes on
     done = headrace.run(spark, GROUPED).to_parquet(str(tmp_path / "first"))
     done.result()
     done.to_parquet(str(tmp_path / "second"))
@@ -146,6 +148,7 @@ EVERY_TYPE = {
     "year-month": "make_ym_interval(1, CAST(id - 99 AS INT))",
     "array": "transform(sequence(0, CAST(id % 4 AS INT)), x -> IF(x = 2, NULL, CAST(x * id AS STRING)))",
     "struct": "named_struct('a', id, 'b', named_struct('c', IF(id % 2 = 0, NULL, 'x')))",
+    "struct of a name twice": "named_struct('object_id', id, 'id', array(named_struct('x', -id, 'x', 'b')), 'id', 'c')",
     "map": "map('k', CAST(id AS DECIMAL(30, 3)), 'l', NULL)",
 }
 
@@ -170,6 +173,7 @@ def test_rows_of_every_type_come_back_as_they_were(spark: SparkSession, tmp_path
 def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
     waiting = headrace.run(spark, GROUPED, start=False)
     assert refusal(lambda: waiting.suspend(str(tmp_path / "t"))) == "QUERY_NOT_STARTED"
+    assert refusal(waiting.result) == refusal(waiting.watch) == "QUERY_NOT_STARTED"
     assert waiting.start().result().rows() == TOTALS
     assert refusal(lambda: waiting.suspend(str(tmp_path / "t"))) == "QUERY_FINISHED"
     failing = headrace.run(spark, "SELECT k, sum(n) / (max(k) - k) FROM numbers GROUP BY k")
@@ -181,9 +185,41 @@ def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers:
     assert not (tmp_path / "t").exists()
 
 
+def observed(spark: SparkSession) -> DataFrame:
+    from pyspark.sql.functions import count, lit
+
+    return spark.table("numbers").observe("seen", count(lit(1))).groupBy("k").count()
+
+
+def counting(spark: SparkSession) -> DataFrame:
+    from pyspark.sql.functions import udf
+
+    seen = spark.sparkContext.accumulator(0)
+
+    @udf("long")
+    def counted(n: int) -> int:
+        seen.add(1)
+        return n
+
+    return spark.table("numbers").select("k", counted("n").alias("n")).groupBy("k").sum("n")
+
+
+def not_of_its_session(spark: SparkSession) -> Callable[[SparkSession], DataFrame]:
+    frame = spark.table("numbers").groupBy("k").count()
+    return lambda _: frame
+
+
 @pytest.mark.parametrize(
     ("query", "name"),
     [
+        (observed, "CollectMetrics"),
+        (counting, "accumulator"),
+        (not_of_its_session, "function"),
+        (
+            "WITH RECURSIVE some (n) AS (SELECT 1L UNION ALL SELECT n + 1 FROM some WHERE n < 9)"
+            "SELECT k, count(*) FROM numbers JOIN some USING (n) GROUP BY k",
+            "UnionLoop",
+        ),
         ("SELECT k, count(*) FROM numbers WHERE rand() < 0.999999 GROUP BY k", "rand"),
         ("SELECT k, max(current_timestamp()) FROM numbers GROUP BY k", "current_timestamp"),
         ("SELECT k, count(*) FROM numbers TABLESAMPLE (50 PERCENT) GROUP BY k", "Sample"),
@@ -191,12 +227,13 @@ def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers:
     ],
 )
 def test_what_cannot_be_moved_is_refused_by_name_and_goes_on(
-    spark: SparkSession, numbers: str, tmp_path: Path, query: str, name: str
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: Any, name: str
 ) -> None:
     rows = spark.sparkContext.parallelize([(1, 2), (3, 4)])
     spark.createDataFrame(rows, "k INT, n INT").createOrReplaceTempView("rows_of_this_session")
-    running = headrace.run(spark, query, start=False)
+    running = headrace.run(spark, query if isinstance(query, str) else query(spark), start=False)
     running._status = "running"  # whether it may be moved does not depend on how far it is
+    monkeypatch.setattr(running, "_halt", lambda: pytest.fail("it was stopped"))
     with pytest.raises(HeadraceError, match=name) as caught:
         running.suspend(str(tmp_path / "t"))
     assert caught.value.condition == "CANNOT_MOVE"
@@ -215,13 +252,17 @@ def test_what_is_no_query_is_refused_before_it_runs(spark: SparkSession, numbers
         "": "PARSE_SYNTAX_ERROR",
         "SELECT": "PARSE_SYNTAX_ERROR",
         "SELECT * FROM nowhere": "TABLE_OR_VIEW_NOT_FOUND",
+        "SELECT value, count(*) FROM ticks GROUP BY value": "CANNOT_MOVE",
     }
+    spark.readStream.format("rate").load().createOrReplaceTempView("ticks")
     for text, condition in cases.items():
         with pytest.raises(HeadraceError) as caught:
             headrace.run(spark, text)
         assert caught.value.condition == condition, text
     assert not where.exists()
+    assert refusal(lambda: headrace.run(spark.table("ticks"))) == "CANNOT_MOVE"
     assert refusal(lambda: headrace.run(spark, 3)) == "USAGE"  # type: ignore[arg-type]
+    assert refusal(lambda: headrace.run(spark, GROUPED, priority="x", yield_to="x")) == "USAGE"
     assert refusal(lambda: headrace.run(object(), "SELECT 1")) == "NEEDS_CLASSIC_SESSION"  # type: ignore[arg-type]
 
 
@@ -232,11 +273,12 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     (data,) = [path for path in (folder / "state" / "0").iterdir() if path.suffix == ".parquet"]
     whole = data.read_bytes()
 
-    def expect(condition: str) -> None:
+    def expect(condition: str) -> RunningQuery:
         assert refusal(lambda: headrace.resume(spark, ticket)) == condition
         again = headrace.resume(spark, ticket, keep=True, on_mismatch="restart")
         assert again.restarted is not None and again.restarted.condition == condition
         assert again.result().rows() == TOTALS
+        return again
 
     data.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     expect("TICKET_DAMAGED")
@@ -261,8 +303,9 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     (folder / "ticket.json").write_text(tickets.sealed(manifest["ticket"]))
     (changed,) = [path for path in Path(numbers).iterdir() if path.name.startswith("part-00000")]
     os.utime(changed, (1, 1))
-    spark.read.parquet(numbers).createOrReplaceTempView("numbers")
-    expect("INPUT_CHANGED")
+    anew = expect("INPUT_CHANGED")  # the view has listed its files before
+    written = anew._write(tickets.new_folder(spark, str(tmp_path / "u")), anew._planned.stages())
+    assert 1_000 in [modified for _, _, modified in written.manifest["inputs"]["files"]]
     spark.catalog.dropTempView("numbers")
     assert refusal(lambda: headrace.resume(spark, ticket)) == "TABLE_OR_VIEW_NOT_FOUND"
 
@@ -294,6 +337,25 @@ def test_a_query_whose_state_cannot_be_written_goes_on(
     assert not (tmp_path / "t").exists()
     assert running.status == "running" and len(running._planned.scans) == 1
     assert sorted(running.result().rows()) == TOTALS
+
+
+def test_a_state_that_is_not_where_it_was_written_makes_no_ticket(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where each executor writes to a disk of its own."""
+    really = states._write
+
+    def elsewhere(folder: Folder, name: str, *rest: Any) -> int:
+        rows = really(folder, name, *rest)
+        for file in folder.sizes(name):
+            folder.remove(f"{name}/{file}")
+        return rows
+
+    monkeypatch.setattr(states, "_write", elsewhere)
+    with pytest.raises(HeadraceError, match="0 rows of 10 ") as caught:
+        taken(spark, tmp_path / "t")
+    assert caught.value.condition == "TICKET_NOT_WRITTEN"
+    assert refusal(lambda: headrace.resume(spark, str(tmp_path / "t"))) == "NOT_A_TICKET"
 
 
 def test_a_long_query_makes_room_for_a_short_one(spark: SparkSession, numbers: str) -> None:
@@ -394,12 +456,17 @@ def test_a_lease_is_for_one_and_runs_out(spark: SparkSession, tmp_path: Path) ->
     second.release()
 
 
-def test_progress_and_advice(spark: SparkSession, numbers: str) -> None:
+def test_progress_and_advice(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
     running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3)))
     now = running.progress()
     assert (now.finished, now.total) == (1, 2) and now.pipelines[0].rows and now.pipelines[0].bytes
     assert "1 of 2 pipelines" in str(running) and "<progress" in running._repr_html_()
-    advice = running.advice()
-    assert advice.best in ("now", "next stage", "restart") and advice.bytes_per_second > 0
+    advice = running.advice(str(tmp_path / "tickets"))
+    assert advice.best == "next stage" and advice.now - advice.next_stage >= 1.5  # then it has its answer
+    assert advice.bytes_per_second > 0 and not (tmp_path / "tickets").exists()
+    ticket = running.snapshot(str(tmp_path / "t"))
     assert sorted(running.watch().rows()) == TOTALS
     assert running.progress().fraction == 1
+    first, *_ = running.progress().pipelines
+    assert first.seconds is not None and 0 < first.seconds < 60 and " s\n" in str(running)
+    assert headrace.resume(spark, ticket).progress().seconds > ticket.manifest["progress"]["seconds"] > 0

@@ -4,13 +4,14 @@
 * ``spark_plans.py``, ``java_aid.py``: that tree of Spark's plan, and Spark's plan with state in it.
 * ``program.py``, ``planned.py``, ``inputs.py``: a query planned again elsewhere, under the same settings and inputs.
 * ``states.py``, ``files.py``, ``ticket.py``, ``claim.py``: state and all else in a folder, on any filesystem.
-* ``query.py``, ``attempt.py``, ``priority.py``, ``progress.py``, ``advice.py``: the running query.
+* ``query.py``, ``attempt.py``, ``selection.py``, ``priority.py``, ``progress.py``, ``advice.py``: the running query.
 
 This room alone uses the JVM handle of a classic session.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, StoreError
@@ -46,6 +47,8 @@ def run(
     """
     session: Any = getattr(spark, "sparkSession", spark)
     classic(session)
+    if priority is not None and priority == yield_to:
+        raise HeadraceError("USAGE", f"a query cannot yield to its own class, {priority!r}", hint="name another class")
     program = program_of(spark if query is None else query)
     running = RunningQuery(
         session, plan(program, session_for(session)), entering=lambda query: enter(query, priority, yield_to)
@@ -77,23 +80,21 @@ def resume(
     program = of_json(manifest["query"], query)
     held = claim.claim(folder)
     mismatch: HeadraceError | None = None
-    try:
+    with ExitStack() as unless_it_runs:
+        unless_it_runs.callback(held.release)
         load(spark, ticket)  # whoever had it before may have used it up meanwhile
         planned = _planned(spark, found, program)
+        unless_it_runs.callback(planned.release)
         try:
             planned = _with_state(spark, folder, found, planned)
         except StoreError as error:
             if on_mismatch == "error":
-                planned.release()
                 raise
             mismatch = error
-    except BaseException:
-        held.release()
-        raise
-    origin = claim.Origin(folder, found, held, keep)
-    running = RunningQuery(spark, planned, to=manifest["to"], origin=origin)
-    running.restarted = mismatch
-    return running.start()
+        origin = claim.Origin(folder, found, held, keep)
+        running = RunningQuery(spark, planned, to=manifest["to"], origin=origin, restarted=mismatch).start()
+        unless_it_runs.pop_all()
+    return running
 
 
 def _planned(spark: SparkSession, found: Ticket, program: Program) -> Planned:
@@ -101,9 +102,8 @@ def _planned(spark: SparkSession, found: Ticket, program: Program) -> Planned:
     manifest = found.manifest
     cached = [tuple(path) for path in manifest["plan"]["cached"]]
     try:
-        return plan_as(
-            manifest["plan"]["identity"], lambda: plan(program, session_for(spark, manifest["settings"]), cached)
-        )
+        pristine = session_for(spark, manifest["settings"])
+        return plan_as(manifest["plan"]["identity"], lambda: plan(program, pristine, cached, fresh=True))
     except HeadraceError as error:
         if error.hint is None:
             error.hint = "make the temporary views and functions the query reads in this session first"

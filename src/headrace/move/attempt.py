@@ -7,10 +7,13 @@ at its end asks for the query's lock only as long as nobody stops it.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from headrace.move.java_aid import java_aid
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +44,7 @@ class Attempt:
         self._ended = ended
         self._lock: Any = lock
         self._stopped = False
+        self._began = time.time()
         self._group = f"headrace-{query}-{uuid.uuid4().hex[:6]}"
         self._thread = threading.Thread(target=self._run, name=self._group, daemon=True)
         self._thread.start()
@@ -63,6 +67,12 @@ class Attempt:
                 impatience = caught
         if impatience is not None:
             raise impatience
+
+    def in_flight(self) -> float:
+        """Seconds since one of its stages was last completed, or since it began."""
+        context: Any = self._spark.sparkContext
+        last = int(java_aid(self._spark).completed(context._jsc.sc(), self._group)) / 1000
+        return max(0.0, time.time() - max(last, self._began))
 
     def _run(self) -> None:
         try:

@@ -15,6 +15,7 @@ _REFUSED = {
     "CollectMetricsExec": ("observed metrics", "take the observation out, or aggregate in the query"),
     "ExternalRDDScanExec": ("rows of an RDD", "write them to files and read those"),
     "SampleExec": ("a random sample", "filter by a hash of a key instead"),
+    "UnionLoopExec": ("a recursive query", "write its rows to files and read those"),
 }
 
 
@@ -91,7 +92,7 @@ def inputs_of(reader: PlanReader, root: Operator) -> Inputs:
                 found.unchecked.append(str(table.name()))
             else:
                 found.versions[str(table.name())] = str(version)
-        elif operator.name == "RowDataSourceScanExec":
+        elif operator.name in ("RowDataSourceScanExec", "HiveTableScanExec"):
             found.unchecked.append(str(node.nodeName()))
     return found
 
@@ -113,6 +114,8 @@ def refuse(reader: PlanReader, root: Operator, analyzed: Any) -> None:
         for expression in each_of(node.expressions()):
             if not expression.deterministic():
                 raise refused(f"{_nondeterministic(expression)} (nondeterministic)", "use a deterministic expression")
+    if reader.aid.accumulates(reader.functions):
+        raise refused("a Python function with an accumulator", "count in the query instead")
 
 
 def _nondeterministic(expression: Any) -> str:

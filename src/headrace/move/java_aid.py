@@ -1,8 +1,9 @@
 """A little Java, compiled in the driver by the compiler that Spark brings along (Janino).
 
-Only what Python cannot do across the gateway, or could only do row by row: describe an operator exactly, take the
-rows out of a hashed relation, swap the plans of subqueries inside expressions, and sum a file's bytes. It runs in
-the driver alone: no executor needs these classes. Nothing of it is compiled before a query is moved.
+Only what Python cannot do across the gateway, or could only do item by item: describe an operator exactly, take the
+rows out of a hashed relation, swap the plans of subqueries inside expressions, sum and count what is in a file, and
+look through what Spark remembers of its stages. It runs in the driver alone: no executor needs these classes. Nothing
+of it is compiled before somebody asks how a query is doing, or to move it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,33 @@ import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.execution.*;
 import org.apache.spark.sql.execution.adaptive.*;
 import org.apache.spark.sql.execution.joins.*;
+import org.apache.spark.status.api.v1.JobData;
+import org.apache.spark.status.api.v1.StageData;
 
 public class Aid {
-  /** What an operator does, column by column: columns are named by where they come from, so that the same operator
-      over the same inputs has the same text in every session. Inputs themselves are left out. */
-  public String describe(SparkPlan node) {
-    return new Text(node).of(node);
+  /** What an operator does, or a part of it, column by column: columns are named by where they come from, so that the
+      same operator over the same inputs has the same text in every session. Inputs themselves are left out; subqueries
+      are named by `asked`, their identities in their order. Python functions are numbered by first appearance in
+      `functions`: what they are pickled to may differ between processes, but not which are the same. */
+  public String describe(SparkPlan node, Object part, String asked, Map functions) {
+    return new Text(node, asked, functions).of(part);
   }
 
-  public String describe(SparkPlan node, Object part) {
-    return new Text(node).of(part);
+  /** A table for the numbers of Python functions. */
+  public Map numbers() {
+    return new HashMap();
+  }
+
+  /** Whether one of these Python functions adds to an accumulator. */
+  public boolean accumulates(Map functions) {
+    Iterator each = functions.keySet().iterator();
+    while (each.hasNext()) {
+      StringBuilder text = new StringBuilder();
+      scala.collection.Iterator bytes = ((scala.collection.Iterable) each.next()).iterator();
+      while (bytes.hasNext()) text.append((char) ((Byte) bytes.next()).byteValue());
+      if (text.indexOf("_deserialize_accumulator") >= 0) return true;
+    }
+    return false;
   }
 
   /** All rows of a broadcast value, copied. Null if it does not hold them. */
@@ -75,6 +93,75 @@ public class Aid {
     return sum.getValue();
   }
 
+  /** Nanoseconds to write so many bytes to a new file and read them again. */
+  public long probe(org.apache.hadoop.conf.Configuration conf, String address, int bytes) throws Exception {
+    org.apache.hadoop.fs.Path path = new org.apache.hadoop.fs.Path(address);
+    org.apache.hadoop.fs.FileSystem files = path.getFileSystem(conf);
+    byte[] block = new byte[1 << 16];
+    new Random().nextBytes(block);
+    try {
+      long began = System.nanoTime();
+      java.io.OutputStream out = files.create(path, true);
+      try {
+        for (int n = 0; n < bytes; n += block.length) out.write(block);
+      } finally {
+        out.close();
+      }
+      checksum(files, path);
+      return System.nanoTime() - began;
+    } finally {
+      files.delete(path, false);
+    }
+  }
+
+  /** How many rows a Parquet file says it has. */
+  public long records(org.apache.hadoop.conf.Configuration conf, String address) throws Exception {
+    org.apache.parquet.hadoop.ParquetFileReader file = org.apache.parquet.hadoop.ParquetFileReader.open(
+      org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(new org.apache.hadoop.fs.Path(address), conf));
+    try {
+      return file.getRecordCount();
+    } finally {
+      file.close();
+    }
+  }
+
+  /** Milliseconds that the stage ran which shuffled an RDD; -1 if Spark does not know, or no more. */
+  public long milliseconds(org.apache.spark.SparkContext context, int rdd) {
+    scala.collection.Iterator each = stages(context);
+    while (each.hasNext()) {
+      StageData stage = (StageData) each.next();
+      if (stage.completionTime().isEmpty() || stage.submissionTime().isEmpty() || stage.rddIds().isEmpty()) continue;
+      if (((Integer) stage.rddIds().apply(0)).intValue() == rdd) {
+        return ((Date) stage.completionTime().get()).getTime() - ((Date) stage.submissionTime().get()).getTime();
+      }
+    }
+    return -1;
+  }
+
+  /** When a stage of a job group was last completed, in milliseconds since 1970; -1 if none was. */
+  public long completed(org.apache.spark.SparkContext context, String group) {
+    HashSet ours = new HashSet();
+    scala.collection.Iterator jobs = context.statusStore().jobsList(null).iterator();
+    while (jobs.hasNext()) {
+      JobData job = (JobData) jobs.next();
+      if (job.jobGroup().isEmpty() || !job.jobGroup().get().equals(group)) continue;
+      scala.collection.Iterator ids = job.stageIds().iterator();
+      while (ids.hasNext()) ours.add(ids.next());
+    }
+    long last = -1;
+    scala.collection.Iterator each = stages(context);
+    while (each.hasNext()) {
+      StageData stage = (StageData) each.next();
+      if (stage.completionTime().isEmpty() || !ours.contains(Integer.valueOf(stage.stageId()))) continue;
+      last = Math.max(last, ((Date) stage.completionTime().get()).getTime());
+    }
+    return last;
+  }
+
+  private scala.collection.Iterator stages(org.apache.spark.SparkContext context) {
+    return context.statusStore().stageList(null, false, false, new double[0], new ArrayList()).iterator();
+  }
+
   public Swap swap() {
     return new Swap();
   }
@@ -88,10 +175,16 @@ public class Aid {
   }
 
   public static class Text {
-    private HashMap names = new HashMap();
+    private final HashMap names = new HashMap();
+    private final IdentityHashMap subqueries = new IdentityHashMap();
+    private final Map functions;
     private int others = 0;
 
-    public Text(SparkPlan node) {
+    public Text(SparkPlan node, String asked, Map functions) {
+      this.functions = functions;
+      String[] identities = asked.split(" ");
+      scala.collection.Iterator each = node.subqueries().iterator();
+      for (int i = 0; each.hasNext(); i++) subqueries.put(each.next(), identities[i]);
       for (int c = 0; c < node.children().size(); c++) {
         name(((SparkPlan) node.children().apply(c)).output(), c + ".");
       }
@@ -127,14 +220,20 @@ public class Aid {
         String text = value instanceof byte[] ? Arrays.toString((byte[]) value) : String.valueOf(value);
         return "literal<" + ((Literal) o).dataType().json() + ">" + text.length() + ":" + text;
       }
-      if (o instanceof InSubqueryExec) return "in_subquery(" + of(((InSubqueryExec) o).child()) + ")";
-      if (o instanceof org.apache.spark.sql.execution.ScalarSubquery) return "scalar_subquery";
+      if (o instanceof ExecSubqueryExpression) {
+        String child = o instanceof InSubqueryExec ? of(((InSubqueryExec) o).child()) : "";
+        return "subquery(" + child + ";" + subqueries.get(((ExecSubqueryExpression) o).plan()) + ")";
+      }
       if (o instanceof org.apache.spark.sql.types.DataType) return ((org.apache.spark.sql.types.DataType) o).json();
       if (o instanceof String) return ((String) o).length() + ":" + o;
       if (o instanceof Number || o instanceof Boolean || o instanceof Character || o instanceof Enum) {
         return o.toString();
       }
-      if (o instanceof org.apache.spark.api.python.PythonFunction) return "python";
+      if (o instanceof org.apache.spark.api.python.PythonFunction) {
+        Object command = ((org.apache.spark.api.python.PythonFunction) o).command();
+        if (!functions.containsKey(command)) functions.put(command, Integer.valueOf(functions.size()));
+        return "python" + functions.get(command);
+      }
       if (o instanceof org.apache.spark.sql.execution.datasources.HadoopFsRelation) {
         org.apache.spark.sql.execution.datasources.HadoopFsRelation files =
           (org.apache.spark.sql.execution.datasources.HadoopFsRelation) o;

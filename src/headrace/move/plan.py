@@ -67,6 +67,8 @@ class Operator:
     """Its input is only asked which keys there are (dynamic partition pruning)."""
     node: Any = None
     """The engine's own node."""
+    order: tuple[str, ...] = ()
+    """The sorts its rows went through, the last one first, since an operator that has them in its identity."""
 
     @property
     def is_breaker(self) -> bool:
@@ -93,22 +95,39 @@ class Place:
 
 
 def dependencies(root: Operator) -> dict[Pipeline | None, set[Pipeline]]:
-    """For each pipeline, those whose rows it reads itself (Definition 5). The one that gives the answer is None."""
+    """For each pipeline, those whose rows it reads itself (Definition 5). The one that gives the answer is None.
+
+    A breaker right above another holds the same rows in the same way: the two end one pipeline, which reads what is
+    below both.
+    """
     found: dict[Pipeline | None, set[Pipeline]] = {None: set()}
 
     def visit(operator: Operator, reader: Pipeline | None) -> None:
-        if operator.is_breaker:
-            ended = operator.pipeline
-            found[reader].add(ended)
-            if ended in found:
-                return
-            found[ended] = set()
-            reader = ended
+        if operator.is_breaker and operator.pipeline != reader:
+            found[reader].add(operator.pipeline)
+            reader = operator.pipeline
+            found.setdefault(reader, set())
         for each in operator.inputs:
             visit(each, reader)
 
     visit(root, None)
     return found
+
+
+def in_order(depends: Mapping[Pipeline | None, Collection[Pipeline]]) -> list[Pipeline]:
+    """The pipelines as they become ready: first those that read none, then those that read only these, and so on.
+
+    >>> a, b, c = (Pipeline(name, Holding.ROWS) for name in "abc")
+    >>> in_order({None: {c}, c: {a, b}, a: {b}, b: set()}) == [b, a, c]
+    True
+    """
+    found: dict[Pipeline, None] = {}
+    left = [pipeline for pipeline in depends if pipeline is not None]
+    while left:
+        ready = [pipeline for pipeline in left if found.keys() >= set(depends[pipeline])]
+        found |= dict.fromkeys(ready or left)
+        left = [pipeline for pipeline in left if pipeline not in found]
+    return list(found)
 
 
 def state_of(finished: Collection[Pipeline], depends: Mapping[Pipeline | None, Collection[Pipeline]]) -> set[Pipeline]:

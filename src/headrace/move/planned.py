@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.failures import from_spark
 from headrace.errors import StoreError
-from headrace.move.plan import Operator, Pipeline, dependencies, placements
-from headrace.move.program import Program, frame_of
+from headrace.move.plan import Operator, Pipeline, dependencies, in_order, placements
+from headrace.move.program import Program, copy_of, frame_of
 from headrace.move.spark_plans import PlanReader, Stage, each_of, stages, with_state
 from headrace.move.states import types_of
 
@@ -27,16 +27,20 @@ class Planned:
 
     spark: SparkSession
     """A session of the query's own."""
+    pristine: SparkSession
+    """The same before the program has run in it: to plan it again, for it may make views that may not be there."""
     program: Program
     frame: DataFrame
     adaptive: Any
     scans: Mapping[str, Pipeline] = field(default_factory=dict)
     caches: list[DataFrame] = field(default_factory=list)
     """Cached on the query's behalf; let go when it is done."""
+    whole: PlanReader | None = None
+    """What has read the plan without state, of one with state."""
 
     @cached_property
     def reader(self) -> PlanReader:
-        return PlanReader(self.spark, self.scans)
+        return PlanReader(self.spark, self.scans, self.whole.functions if self.whole is not None else None)
 
     @cached_property
     def root(self) -> Operator:
@@ -56,8 +60,11 @@ class Planned:
         return self.frame._jdf.queryExecution().analyzed()
 
     def stages(self) -> list[Stage]:
-        """The stages made so far."""
-        return stages(self.reader, self.adaptive, self.root) if self.is_adaptive else []
+        """The stages made so far, each after those it reads."""
+        if not self.is_adaptive:
+            return []
+        found = {stage.pipeline: stage for stage in stages(self.reader, self.adaptive, self.root)}
+        return [found[pipeline] for pipeline in in_order(self.depends) if pipeline in found]
 
     def breaker(self, pipeline: Pipeline) -> Operator:
         """The first exchange that ends a pipeline of the plan."""
@@ -79,7 +86,7 @@ class Planned:
         if not state:
             return self
         adaptive, scans = with_state(self.spark, self.adaptive, self.root, state)
-        return Planned(self.spark, self.program, self.frame, adaptive, scans, self.caches)
+        return replace(self, adaptive=adaptive, scans=scans, whole=self.reader)
 
     def answer(self, rdd: Any) -> DataFrame:
         """The rows of the executed plan as a DataFrame."""
@@ -94,15 +101,24 @@ class Planned:
         self.caches.clear()
 
 
-def plan(program: Program, session: SparkSession, cached_at: Sequence[PathInPlan] = ()) -> Planned:
-    """Plan a program; nothing of it runs. ``cached_at`` says what the first session had cached."""
+def plan(
+    program: Program, pristine: SparkSession, cached_at: Sequence[PathInPlan] = (), *, fresh: bool = False
+) -> Planned:
+    """Plan a program in a copy of ``pristine``; nothing of it runs. ``cached_at``: what the first session had cached.
+
+    ``fresh`` has the files listed anew that views of the session may have listed long ago.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
+    session = copy_of(pristine)
     frame = frame_of(program, session)
     caches: list[DataFrame] = []
     try:
         execution: Any = frame._jdf.queryExecution()
+        if fresh:
+            for part in (execution.analyzed(), *each_of(execution.analyzed().subqueriesAll())):
+                part.refresh()
         if cached_at:
             jvm: Any = session._jvm
             of_rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows
@@ -116,9 +132,13 @@ def plan(program: Program, session: SparkSession, cached_at: Sequence[PathInPlan
             frame = DataFrame(of_rows(session._jsparkSession, execution.analyzed()), session)
             execution = frame._jdf.queryExecution()
         adaptive = execution.executedPlan()
-    except PySparkException as error:
-        raise from_spark(error) from None
-    return Planned(session, program, frame, adaptive, caches=caches)
+    except BaseException as error:
+        for cached in caches:
+            cached.unpersist()
+        if isinstance(error, PySparkException):
+            raise from_spark(error) from None
+        raise
+    return Planned(session, pristine, program, frame, adaptive, caches=caches)
 
 
 def plan_as(identity: str, make: Callable[[], Planned]) -> Planned:

@@ -6,8 +6,6 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
-
 if TYPE_CHECKING:
     from headrace.move.query import RunningQuery
 
@@ -21,8 +19,8 @@ class _Yielding:
 
 _lock = threading.Lock()
 _yielding: list[_Yielding] = []
-_ahead: dict[str, int] = {}
-"""How many queries of each class run now."""
+_ahead: dict[str, list[RunningQuery]] = {}
+"""The queries of each class, until they end. One that is paused is not waited for: two may yield to each other."""
 
 
 def enter(query: RunningQuery, priority_class: str | None, yield_to: str | None) -> None:
@@ -34,18 +32,22 @@ def enter(query: RunningQuery, priority_class: str | None, yield_to: str | None)
             _yielding.append(entry)
         _settle(entry)
     if priority_class is not None:
-        _count(priority_class, 1)
+        with _lock:
+            _ahead.setdefault(priority_class, []).append(query)
+        # Before anybody is paused: whatever comes of that, those who wait for this query are told of its end.
         threading.Thread(target=_leave, args=(query, priority_class), name="headrace-priority", daemon=True).start()
+        _settle_behind(priority_class)
 
 
 def _leave(query: RunningQuery, name: str) -> None:
     query.wait()
-    _count(name, -1)
-
-
-def _count(name: str, change: int) -> None:
     with _lock:
-        _ahead[name] = _ahead.get(name, 0) + change
+        _ahead[name].remove(query)
+    _settle_behind(name)
+
+
+def _settle_behind(name: str) -> None:
+    with _lock:
         behind = [each for each in _yielding if each.to == name]
     for each in behind:
         _settle(each)
@@ -55,11 +57,11 @@ def _settle(entry: _Yielding) -> None:
     """Have a query pause or go on, as those ahead of it are by now: each change looks anew, one after the other."""
     with entry.settling:
         with _lock:
-            busy = _ahead.get(entry.to, 0) > 0
+            busy = any(each.status == "running" for each in _ahead.get(entry.to, ()))
         try:
             if not busy:
                 entry.query.proceed()
             elif entry.query.status == "running":
                 entry.query.pause()
-        except HeadraceError:
-            pass  # it has just finished, or cannot be moved: then both run
+        except Exception:
+            pass  # it has just finished, or cannot be moved, or Spark is gone: then both run, or none

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine.failures import from_spark
@@ -50,7 +51,7 @@ _ALWAYS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """Settings whose default depends on where Spark runs."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """How to get the query's DataFrame in a session."""
 
@@ -60,16 +61,27 @@ class Program:
     frame: DataFrame | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The program in a ticket; a DataFrame is only named, for Spark's plans cannot be written down."""
+        """The program in a ticket; a DataFrame is only named, for Spark's plans cannot be written down.
+
+        A function that cannot be written down is refused.
+        """
         if self.build is not None:
-            return {"kind": self.kind, "pickle": base64.b64encode(_pickled(self.build)).decode()}
+            return {"kind": self.kind, "pickle": self._pickled}
         return {"kind": self.kind, "sql": self.sql}
 
+    @cached_property
+    def _pickled(self) -> str:
+        from pyspark import cloudpickle
 
-def _pickled(build: Builder) -> bytes:
-    from pyspark import cloudpickle
-
-    return bytes(cloudpickle.dumps(build))  # type: ignore[no-untyped-call]
+        try:
+            found = cloudpickle.dumps(self.build)  # type: ignore[no-untyped-call]
+            cloudpickle.loads(found)  # what is only a name here, as a broadcast variable is, is nothing elsewhere
+        except Exception as error:
+            raise refused(
+                f"a function that cannot be pickled ({' '.join(str(error).split())[:200]})",
+                "have it make all it uses of Spark from the session it is given",
+            ) from None
+        return base64.b64encode(found).decode()
 
 
 def program_of(query: Any) -> Program:
@@ -86,7 +98,14 @@ def program_of(query: Any) -> Program:
 
 
 def of_json(found: Mapping[str, Any], given: DataFrame | Builder | None) -> Program:
-    """The program of a ticket. A DataFrame must be given again, made by the same code."""
+    """The program of a ticket. A DataFrame must be given again, made by the same code.
+
+    >>> try:
+    ...     of_json({"kind": "function", "pickle": base64.b64encode(b"cno_such_module\\nbuild\\n.").decode()}, None)
+    ... except HeadraceError as error:
+    ...     print(error.condition, error.message)
+    FUNCTION_NOT_LOADED the ticket's function cannot be loaded here: No module named 'no_such_module'
+    """
     if given is not None:
         return program_of(given)
     if found["kind"] == "DataFrame":
@@ -99,7 +118,14 @@ def of_json(found: Mapping[str, Any], given: DataFrame | Builder | None) -> Prog
     if "pickle" in found:
         from pyspark import cloudpickle
 
-        return Program("function", build=cloudpickle.loads(base64.b64decode(found["pickle"])))
+        try:
+            return Program("function", build=cloudpickle.loads(base64.b64decode(found["pickle"])))
+        except Exception as error:
+            raise HeadraceError(
+                "FUNCTION_NOT_LOADED",
+                f"the ticket's function cannot be loaded here: {error}",
+                hint="have the modules it imports here, or give it: headrace.resume(spark, ticket, query=function)",
+            ) from None
     return Program("query", sql=found["sql"])
 
 
@@ -113,12 +139,17 @@ def classic(spark: Any) -> None:
         )
 
 
-def session_for(spark: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A copy of the user's session; with ``settings``, set as the query's first session was."""
+def copy_of(spark: SparkSession) -> SparkSession:
+    """A session with the same temporary views, functions and settings, which may become others."""
     from pyspark.sql import SparkSession
 
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def session_for(spark: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A copy of the user's session; with ``settings``, set as the query's first session was."""
     classic(spark)
-    copy = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    copy = copy_of(spark)
     if settings is not None:
         for key in _explicit(copy):
             if key not in settings and _travels(copy, key):
@@ -155,12 +186,17 @@ def frame_of(program: Program, session: SparkSession) -> DataFrame:
 
     try:
         if program.sql is not None:
-            return _of_script(program.sql, session)
-        made = program.frame if program.build is None else program.build(session)
+            made: Any = _of_script(program.sql, session)
+        else:
+            made = program.frame if program.build is None else program.build(session)
         if not isinstance(made, DataFrame):
             raise HeadraceError("USAGE", f"the function returned a {type(made).__name__}", hint="return a DataFrame")
         if made.isStreaming:
-            raise refused("a streaming DataFrame", "attach it to a Headrace stream: db.attach")
+            raise ExecutionError(
+                "CANNOT_MOVE", "a streaming query cannot be moved", hint="attach it to a Headrace stream: db.attach"
+            )
+        if program.sql is not None:
+            return made
         jvm: Any = session._jvm
         plan = made._jdf.queryExecution().analyzed()
         return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
+
+from headrace.move import states
+from headrace.move.plan import Pipeline
+from headrace.move.spark_plans import Stage
+
+if TYPE_CHECKING:
+    from headrace.move.planned import Planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,7 @@ class Progress:
     total: int
     pipelines: tuple[PipelineProgress, ...]
     seconds: float
+    """Since it began; of a resumed query, with what it took before it was moved."""
 
     @property
     def fraction(self) -> float:
@@ -52,6 +62,37 @@ class Progress:
             for p in self.pipelines
         )
         return f'<p>{head}</p><progress value="{self.finished}" max="{self.total}"></progress><table>{rows}</table>'
+
+
+def pipelines_of(
+    planned: Planned, held: Mapping[Pipeline, Stage], carried: Mapping[Pipeline, states.State]
+) -> Iterator[PipelineProgress]:
+    """The pipelines of a plan, where ``held`` has run and ``carried`` came with a ticket."""
+    for pipeline in planned.depends:
+        if pipeline is None:
+            continue
+        stage = held.get(pipeline)
+        if stage is not None and stage.finished:
+            size, rows = states.size_of(stage)
+            seconds = states.seconds_of(planned.spark, stage)
+            yield PipelineProgress(states.operator_of(stage), True, rows, size, seconds)
+        elif pipeline in carried:
+            state = carried[pipeline]
+            yield PipelineProgress(state.operator, True, state.rows, state.bytes, moved=True)
+        else:
+            yield PipelineProgress(states.text_of(planned.breaker(pipeline).node), False)
+
+
+def watch(progress: Callable[[], Progress], over: Callable[[float], bool]) -> None:
+    """A live bar, in a terminal or a notebook, until ``over``, which waits for so many seconds."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("pipelines")
+        while not over(0.5):
+            now = progress()
+            bar.update(task, completed=now.finished, total=now.total)
 
 
 def _figures(pipeline: PipelineProgress) -> str:

@@ -7,29 +7,28 @@ a ticket says the rest (``ticket.py``).
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.engine.failures import from_spark
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.move import states, ticket
-from headrace.move.advice import Advice, advise
+from headrace.move.advice import Advice, estimate, rate
 from headrace.move.attempt import Attempt
 from headrace.move.claim import Origin
 from headrace.move.files import Folder
 from headrace.move.inputs import Inputs, inputs_of, refuse
-from headrace.move.plan import Pipeline, extracted, placements, state_of, worth_moving
+from headrace.move.plan import Pipeline
 from headrace.move.planned import Planned, plan, plan_as
 from headrace.move.program import settings_of
-from headrace.move.progress import PipelineProgress, Progress
+from headrace.move.progress import PipelineProgress, Progress, pipelines_of, watch
+from headrace.move.selection import needed, worth
 from headrace.move.spark_plans import Stage
 from headrace.move.ticket import Ticket
 from headrace.result import Result
@@ -53,10 +52,11 @@ class RunningQuery:
         *,
         to: str | None = None,
         origin: Origin | None = None,
+        restarted: HeadraceError | None = None,
         entering: Callable[[RunningQuery], None] | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
-        self.restarted: HeadraceError | None = None
+        self.restarted = restarted
         """Why a resumed query began anew instead, if it did."""
         self._user = user
         self._planned = planned
@@ -71,9 +71,12 @@ class RunningQuery:
         """The attempt that runs; none while the query is paused or stopped."""
         self._kept: dict[Pipeline, Stage] = {}
         """Stages of an earlier attempt whose rows stand in the plan."""
-        self._inputs = Inputs.of_json(origin.ticket.manifest["inputs"]) if origin is not None else None
-        self._pipelines = origin.ticket.progress[1] if origin is not None else 0
+        before = origin.ticket if origin is not None and restarted is None else None
+        self._inputs = Inputs.of_json(before.manifest["inputs"]) if before is not None else None
+        self._pipelines = before.progress[1] if before is not None else 0
         """What the whole query reads, and how many pipelines it has: a plan with state in it lacks those below."""
+        self._spent = float(before.manifest["progress"]["seconds"]) if before is not None else 0.0
+        """Seconds it ran before it was moved."""
         self._began = time.monotonic()
         self._ended: float | None = None
         self._over = threading.Event()
@@ -122,6 +125,8 @@ class RunningQuery:
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the query is finished, has failed or was suspended."""
+        if self._status == "not started":
+            self._must_run("wait for")
         if not self._over.wait(timeout):
             raise ExecutionError(
                 "QUERY_NOT_FINISHED", f"the query is {self._status} after {timeout:g} s", hint="wait longer"
@@ -129,11 +134,12 @@ class RunningQuery:
 
     def to_parquet(self, path: str) -> RunningQuery:
         """Have the answer written as Parquet instead of brought here; ``result()`` waits for it."""
-        if Folder(self._user, path).exists():
+        folder = Folder(self._user, path)
+        if folder.exists():
             raise StoreError("PATH_EXISTS", f"{path} is there already", hint="name a new path")
         with self._changing, self._aiming:
             if not self._answering and not self._over.is_set():
-                self._to = path
+                self._to = folder.address  # elsewhere a relative path would be another
                 return self
         found = self.result()
         frame = self._user.read.parquet(self._to) if self._to is not None else found.spark()
@@ -143,28 +149,13 @@ class RunningQuery:
     def progress(self) -> Progress:
         """The pipelines, and how far each has got."""
         with self._changing:
-            held = self._stages()
-            found = []
-            for pipeline in self._planned.depends:
-                if pipeline is None:
-                    continue
-                stage = held.get(pipeline)
-                if stage is not None and stage.finished:
-                    size, rows = states.size_of(stage)
-                    found.append(
-                        PipelineProgress(states.operator_of(stage), True, rows, size, states.seconds_of(stage))
-                    )
-                elif pipeline in self._carried():
-                    state = self._carried()[pipeline]
-                    found.append(PipelineProgress(state.operator, True, state.rows, state.bytes, moved=True))
-                else:
-                    found.append(PipelineProgress(states.text_of(self._planned.breaker(pipeline).node), False))
+            found = list(pipelines_of(self._planned, self._stages(), self._carried()))
             done = self._status == "finished"
             finished = len(found) + 1 if done else sum(each.finished for each in found)
             total = max(len(found) + 1, self._pipelines)
             skipped = total - len(found) - 1
             last = PipelineProgress("the answer", done, self._table.num_rows if self._table is not None else None)
-            seconds = (self._ended or time.monotonic()) - self._began
+            seconds = self._spent + (self._ended or time.monotonic()) - self._began
             return Progress(self._status, finished + skipped, total, (*found, last), seconds)
 
     def suspend(self, path: str, *, finish: bool = True, grace: float | None = None) -> Ticket:
@@ -175,7 +166,7 @@ class RunningQuery:
         """
         with self._leaving, self._changing:
             self._must_run("suspend")
-            refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
+            self._may_move()
             folder = ticket.new_folder(self._user, path)
             try:
                 if finish:
@@ -199,7 +190,7 @@ class RunningQuery:
         """Leave a ticket of what is finished now, and go on."""
         with self._leaving, self._changing:
             self._must_run("take a snapshot of")
-            refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
+            self._may_move()
             folder = ticket.new_folder(self._user, path)
             try:
                 return self._write(folder, self._finished())
@@ -207,11 +198,14 @@ class RunningQuery:
                 folder.remove()
                 raise
 
-    def advice(self) -> Advice:
-        """Whether to move now, at the next stage, or to start again elsewhere."""
+    def advice(self, to: str | None = None) -> Advice:
+        """Whether to move now, at the next stage, or to start again elsewhere; ``to`` is where the ticket would go."""
+        self._must_run("give advice about")
+        bytes_per_second = rate(self._user, to)  # it takes a while: the query may end meanwhile
         with self._changing:
             self._must_run("give advice about")
-            return advise(self._user, self.progress(), self._needed_bytes())
+            in_flight = self._attempt.in_flight() if self._attempt is not None else 0.0
+            return estimate(self.progress(), self._needed_bytes(), bytes_per_second, in_flight)
 
     def cancel(self) -> None:
         """Give the query up, unless it has its answer."""
@@ -228,14 +222,8 @@ class RunningQuery:
 
     def watch(self) -> Result:
         """Wait with a live bar, in a terminal or a notebook."""
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
-
-        with Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
-            task = bar.add_task("pipelines")
-            while not self._over.wait(0.5):
-                now = self.progress()
-                bar.update(task, completed=now.finished, total=now.total)
+        if self._status != "not started":
+            watch(self.progress, self._over.wait)
         return self.result()
 
     def __repr__(self) -> str:
@@ -344,7 +332,7 @@ class RunningQuery:
         From the beginning, should its inputs be others by now, or Spark plan it in another way.
         """
         before = self._planned
-        finished = {pipeline: stage for pipeline, stage in self._stages().items() if stage.finished}
+        finished = {p: stage for p, stage in self._stages().items() if stage.finished and states.has_rows(stage)}
         carried = self._carried()
         rows: dict[Pipeline, Callable[[], Any]] = {}
         types: dict[Pipeline, tuple[str, ...]] = {}
@@ -357,7 +345,7 @@ class RunningQuery:
                 rows[pipeline] = states.reader(io, self._origin.folder, carried[pipeline])
                 types[pipeline] = carried[pipeline].types
         cached = before.cached_at()
-        again = plan_as(before.root.identity, lambda: plan(before.program, before.spark, cached))
+        again = plan_as(before.root.identity, lambda: plan(before.program, before.pristine, cached, fresh=True))
         inputs = inputs_of(again.reader, again.root)
         kept: dict[Pipeline, Stage] = {}
         try:
@@ -367,7 +355,8 @@ class RunningQuery:
         except StoreError:
             pass
         self._inputs, self._pipelines, self._kept = inputs, self.progress().total, kept
-        return replace(again, caches=before.caches)
+        again.caches.extend(before.caches)
+        return again
 
     def _finish_stages(self, grace: float | None) -> None:
         """Wait for the stages in flight; new ones may begin meanwhile, and are given up. A pause gives up all."""
@@ -384,6 +373,11 @@ class RunningQuery:
             finally:
                 self._changing.acquire()
         self._must_run("suspend")
+
+    def _may_move(self) -> None:
+        """Refuse, before anything is stopped, what cannot be planned again elsewhere."""
+        refuse(self._planned.reader, self._planned.root, self._planned.analyzed)
+        self._planned.program.as_json()
 
     def _must_run(self, what: str) -> None:
         if self._status in ("running", "paused") and not self._over.is_set():
@@ -427,34 +421,19 @@ class RunningQuery:
         return {state.pipeline: state for state in self._origin.ticket.states if state.pipeline in inside}
 
     def _needed(self, finished: Collection[Pipeline]) -> list[Pipeline]:
-        """What is to be extracted, topmost first (Algorithms 6.5 and 6.6)."""
-        state = state_of(finished, self._planned.depends)
-        return extracted(placements(self._planned.root, state))
+        return needed(self._planned, finished)
 
     def _needed_bytes(self) -> int:
         held = {stage.pipeline: stage for stage in self._finished()}
         carried = self._carried()
-        return sum(states.size_of(held[p])[0] if p in held else carried[p].bytes for p in self._worth(held, carried))
-
-    def _worth(self, held: Mapping[Pipeline, Stage], carried: Collection[Pipeline]) -> list[Pipeline]:
-        """What to extract, where some of it is better computed again; state that came with a ticket stays."""
-        finished = held.keys() | set(carried)
-        moved = set(self._planned.scans.values())  # running these here was only to read what came from elsewhere
-        kept = worth_moving(
-            state_of(finished, self._planned.depends),
-            finished,
-            self._planned.depends,
-            lambda p: states.cost_of_moving(self._user, held[p]) if p in held else 0.0,
-            lambda p: states.cost_of_running(self._user, held[p]) if p in held and p not in moved else math.inf,
-        )
-        return extracted(placements(self._planned.root, kept))
+        taken = worth(self._user, self._planned, held, carried)
+        return sum(states.size_of(held[p])[0] if p in held else carried[p].bytes for p in taken)
 
     def _write(self, folder: Folder, finished: Collection[Stage]) -> Ticket:
         """Write a ticket of the stages given: state first, the manifest last."""
         held = {stage.pipeline: stage for stage in finished}
         carried = self._carried()
         known = self.progress()
-        needed = self._worth(held, carried)
         io = states.io_session(self._user)
 
         def one(numbered: tuple[int, Pipeline]) -> states.State:
@@ -466,8 +445,8 @@ class RunningQuery:
             return states.copy(io, self._origin.folder, carried[pipeline], folder, name)
 
         with ThreadPoolExecutor(_WRITERS) as pool:
-            written = list(pool.map(one, enumerate(needed)))
-        below = len(self._planned.depends) - 1 - len(held.keys() | carried.keys())
+            written = list(pool.map(one, enumerate(worth(self._user, self._planned, held, carried))))
+        below = len(self._planned.depends.keys() - {None} - held.keys() - carried.keys())
         manifest = {
             "format": ticket.FORMAT,
             "kind": "query",

@@ -5,8 +5,10 @@ This is the only module that takes Spark's plans apart, through the JVM handle o
 
 An operator's identity is a hash of what it does and of its inputs' identities. Columns count by their position in the
 inputs, so that the ids a session gives them do not matter. Left out is what changes no rows: how a join is run and on
-which side it builds, hash or sort aggregation, exchanges, sorts below them, the number of partitions. So work that
-adaptive execution has planned anew while the query ran is still found again.
+which side it builds, hash or sort aggregation, exchanges, sorts, the number of partitions. So work that adaptive
+execution has planned anew while the query ran is still found again. The order of its input does count for whatever
+stands above a sort, for it may be read there (``first``, OFFSET, a Python function): all but joins, and but for the
+sort an operator needs to run at all.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ _PASSING = frozenset(
         "WholeStageCodegenExec",
     }
 )
-"""Operators that pass the rows of their only input on. A sort does too: what reads its order sorts again."""
+"""Operators that pass the rows of their only input on. A sort does too: state goes in below it, and is sorted again."""
 _PRUNING = frozenset({"SubqueryAdaptiveBroadcastExec", "SubqueryBroadcastExec"})
 _AGGREGATES = frozenset({"HashAggregateExec", "ObjectHashAggregateExec", "SortAggregateExec"})
 _EQUI_JOINS = frozenset({"BroadcastHashJoinExec", "ShuffledHashJoinExec", "SortMergeJoinExec"})
+_PRODUCTS = frozenset({"BroadcastNestedLoopJoinExec", "CartesianProductExec"})
 _NUMBERED = re.compile(r"SPARK_GEN_SUBQ_\d+")
 """The name Spark gives to a query that is read by JDBC: it counts them in each session."""
 STATE_SCAN = "headrace state "
@@ -54,11 +57,16 @@ class PlanReader:
     spark: SparkSession
     states: Mapping[str, Pipeline] = field(default_factory=dict)
     """What the state scans that were put into a plan hold, by their names."""
+    functions: Any = None
+    """The numbers of the Python functions met so far, in Java. A plan with state in it lacks those below: it is read
+    with the numbers of the whole one."""
     _once: dict[int, Operator] = field(default_factory=dict)
     """Subqueries and stages stand in one another and do not change: each is read once."""
 
     def __post_init__(self) -> None:
         self.aid = java_aid(self.spark)
+        if self.functions is None:
+            self.functions = self.aid.numbers()
 
     def java_class(self, name: str) -> Any:
         jvm: Any = self.spark._jvm
@@ -71,42 +79,58 @@ class PlanReader:
             key = self.aid.identity(node)
             if key not in self._once:
                 below = self.read(node.plan() if kind.endswith("QueryStageExec") else node.initialPlan())
-                self._once[key] = Operator(below.identity, kind, (below,), transparent=True, node=node)
+                self._once[key] = _passing(below, kind, node)
             return self._once[key]
         if kind.startswith("Reused"):
-            below = self.read(node.child())
-            return Operator(below.identity, kind, (below,), transparent=True, node=node)
+            return _passing(self.read(node.child()), kind, node)
         if kind == "RDDScanExec" and str(node.name()) in self.states:
             held = self.states[str(node.name())]
             return Operator(held.identity, kind, (), held.holding, held.index, node=node)
         inputs = tuple(self.read(each) for each in each_of(node.children()))
         asked = tuple(self.read(each) for each in each_of(node.subqueries()))
-        if kind == "ShuffleExchangeExec":
-            return Operator(inputs[0].identity, kind, inputs, Holding.ROWS, node=node)
-        if kind == "BroadcastExchangeExec":
-            mode = node.mode()
-            if mode.getClass().getSimpleName().startswith("Identity"):
-                return Operator(inputs[0].identity, kind, inputs, Holding.ROWS, node=node)
-            return Operator(inputs[0].identity, kind, inputs, Holding.INDEX, self.aid.describe(node, mode), node=node)
-        if kind in _PRUNING:
-            text = self.aid.describe(node, node.buildKeys()) + str(node.indices())
-            identity = _hash("pruning", text, inputs[0].identity)
-            return Operator(identity, kind, inputs, transparent=True, prunes=True, node=node)
-        if kind in _PASSING:
-            return Operator(inputs[0].identity, kind, inputs, transparent=True, node=node)
-        identity = _hash(self._what(node, kind), *(each.identity for each in (*inputs, *asked)))
-        return Operator(identity, kind, (*inputs, *asked), node=node)
+        named = " ".join(each.identity for each in asked)
 
-    def _what(self, node: Any, kind: str) -> str:
-        """What an operator does, without what changes no rows."""
+        def text(part: Any) -> str:
+            return str(self.aid.describe(node, part, named, self.functions))
+
+        if kind in ("ShuffleExchangeExec", "BroadcastExchangeExec"):
+            holding, index = Holding.ROWS, ""
+            if kind == "BroadcastExchangeExec" and "Identity" not in str(node.mode().getClass().getSimpleName()):
+                holding, index = Holding.INDEX, text(node.mode())
+            return Operator(inputs[0].identity, kind, inputs, holding, index, node=node, order=inputs[0].order)
+        if kind in _PRUNING:
+            identity = _hash("pruning", text(node.buildKeys()) + str(node.indices()), inputs[0].identity)
+            return Operator(identity, kind, inputs, transparent=True, prunes=True, node=node)
+        if kind == "SortExec":
+            return _passing(inputs[0], kind, node, (text(node.sortOrder()), *inputs[0].order))
+        if kind in _PASSING:
+            return _passing(inputs[0], kind, node)
+        orders = () if kind in _EQUI_JOINS | _PRODUCTS else tuple(self._orders(node, inputs))
+        identities = [each.identity for each in inputs] + sorted(each.identity for each in asked)
+        return Operator(_hash(self._what(node, kind, text), *identities, *orders), kind, (*inputs, *asked), node=node)
+
+    def _orders(self, node: Any, inputs: tuple[Operator, ...]) -> Iterator[str]:
+        """The sorts that the rows of each input went through, without one the operator needs to run at all."""
+        for number, below in enumerate(inputs):
+            order = below.order
+            if order:
+                while below.transparent and below.name != "SortExec":
+                    below = below.inputs[0]
+                needed = node.requiredChildOrdering().apply(number)
+                if below.name == "SortExec" and self.aid.same(needed, below.node.sortOrder()):
+                    order = order[1:]
+            yield from (f"{number}:{text}" for text in order)
+
+    def _what(self, node: Any, kind: str, text: Callable[[Any], str]) -> str:
+        """What an operator does, without what changes no rows. ``text`` tells a part of it."""
 
         def parts(name: str, *found: Any) -> str:
-            return name + ";".join(self.aid.describe(node, each) for each in found)
+            return name + ";".join(map(text, found))
 
         if kind in _EQUI_JOINS:
             null_aware = kind == "BroadcastHashJoinExec" and node.isNullAwareAntiJoin()
             return parts(f"Join{null_aware}", node.joinType(), node.leftKeys(), node.rightKeys(), node.condition())
-        if kind in ("BroadcastNestedLoopJoinExec", "CartesianProductExec"):
+        if kind in _PRODUCTS:
             joined = node.joinType() if kind == "BroadcastNestedLoopJoinExec" else "Inner()"
             return parts("Product", node.condition()) + (joined if isinstance(joined, str) else str(joined))
         if kind in _AGGREGATES:
@@ -116,14 +140,20 @@ class PlanReader:
         if kind == "LocalTableScanExec":
             return parts("Local", node.output(), node.rows())
         if kind == "InMemoryTableScanExec":
-            cached = self.read(node.relation().cachedPlan()).identity
-            return parts("Cached", node.attributes(), node.predicates()) + cached
+            cached = self.read(node.relation().cachedPlan())
+            return parts("Cached", node.attributes(), node.predicates()) + _hash(cached.identity, *cached.order)
         if kind == "RowDataSourceScanExec":
             what = parts(str(node.nodeName()), node.output()) + str(node.metadata().toString())
             if str(node.relation().getClass().getSimpleName()) == "JDBCRelation":
                 what = _NUMBERED.sub("query", what) + str(node.relation().jdbcOptions().url())
             return what
-        return str(self.aid.describe(node))
+        return text(node)
+
+
+def _passing(below: Operator, kind: str, node: Any, order: tuple[str, ...] | None = None) -> Operator:
+    """An operator that passes the rows of its input on, perhaps in another order."""
+    order = below.order if order is None else order
+    return Operator(below.identity, kind, (below,), transparent=True, node=node, order=order)
 
 
 def _hash(*parts: str) -> str:

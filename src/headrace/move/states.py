@@ -1,14 +1,14 @@
 """State on its way: the rows of a finished stage as Parquet, and Parquet as the rows of a scan.
 
 Spark's own tasks write and read it, in parallel, wherever Spark can write. Rows go out as they are held, partial
-aggregates included; columns are named by position, for names in a plan need not be unique.
+aggregates included; columns and fields are named by position, for names in a plan need not be unique.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FILE_BYTES = 16 * 1024 * 1024
-_UNWRITABLE = ('"void"', '"interval"', "CalendarIntervalType", "object")
+_UNWRITABLE = ("void", "interval", "object")
 _SMALL_BYTES = 8 * 1024 * 1024
 """Of a state that is moved in any case."""
 _CORE_SECONDS_A_BYTE = 24e-9
@@ -113,11 +113,40 @@ def types_of(node: Any) -> tuple[str, ...]:
 
 def writable(stage: Stage) -> bool:
     """Whether Parquet can hold the stage's columns, and the stage still has its rows."""
-    if any(word in text for text in types_of(stage.node) for word in _UNWRITABLE):
-        return False
+    return all(stored(json.loads(text)) is not None for text in types_of(stage.node)) and has_rows(stage)
+
+
+def has_rows(stage: Stage) -> bool:
+    """Whether a finished stage still has its rows: of NOT IN over a NULL it keeps only that there was one."""
     return stage.pipeline.holding is not Holding.INDEX or "AllNullKeys" not in str(
         stage.node.plan().executeBroadcast().value().getClass().getSimpleName()
     )
+
+
+def stored(found: Any) -> Any | None:
+    """A type, as Spark's JSON, as it is written: without names. None if Parquet cannot hold it.
+
+    >>> stored({"type": "struct", "fields": [{"name": name, "type": "long"} for name in ("object_id", "id", "id")]})
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'type': 'struct', 'fields': [{'name': 'f0', 'type': 'long', 'nullable': True, 'metadata': {}},
+                                  {'name': 'f1', 'type': 'long', 'nullable': True, 'metadata': {}},
+                                  {'name': 'f2', 'type': 'long', 'nullable': True, 'metadata': {}}]}
+    >>> stored({"type": "array", "elementType": "interval", "containsNull": True}), stored("interval day to second")
+    (None, 'interval day to second')
+    """
+    if not isinstance(found, dict):
+        return None if found in _UNWRITABLE else found
+    if found["type"] == "udt":
+        return stored(found["sqlType"])
+    if found["type"] == "struct":
+        types = [stored(field["type"]) for field in found["fields"]]
+        return {"type": "struct", "fields": _fields("f", types)} if types and None not in types else None
+    parts = {key: stored(part) for key, part in found.items() if key in ("elementType", "keyType", "valueType")}
+    return {**found, **parts} if None not in parts.values() else None
+
+
+def _fields(prefix: str, types: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{"name": f"{prefix}{i}", "type": type, "nullable": True, "metadata": {}} for i, type in enumerate(types)]
 
 
 def rows_of(spark: SparkSession, stage: Stage) -> Any:
@@ -144,7 +173,12 @@ def size_of(stage: Stage) -> tuple[int, int | None]:
 def cost_of_moving(spark: SparkSession, stage: Stage) -> float:
     """Seconds to write the rows of a finished stage and read them elsewhere, as measured; small ones cost nothing."""
     size = size_of(stage)[0]
-    return 0.0 if size < _SMALL_BYTES else size * _CORE_SECONDS_A_BYTE / _cores(spark)
+    return 0.0 if size < _SMALL_BYTES else size * seconds_a_byte(spark)
+
+
+def seconds_a_byte(spark: SparkSession) -> float:
+    """What writing and reading a byte of state takes, but for a slow disk or network."""
+    return _CORE_SECONDS_A_BYTE / _cores(spark)
 
 
 def cost_of_running(spark: SparkSession, stage: Stage) -> float:
@@ -154,7 +188,7 @@ def cost_of_running(spark: SparkSession, stage: Stage) -> float:
     """
     exchange = exchange_of(stage)
     if "Shuffle" not in str(exchange.getClass().getSimpleName()):
-        return seconds_of(stage) or math.inf
+        return seconds_of(spark, stage) or math.inf
     made = exchange.child().metrics()
     if not made.contains("pipelineTime"):
         return math.inf
@@ -168,18 +202,16 @@ def _cores(spark: SparkSession) -> int:
 
 def write(io: SparkSession, folder: Folder, name: str, stage: Stage) -> State:
     """Write the rows of a finished stage below ``folder``."""
-    bytes_held, rows = size_of(stage)
     types = types_of(stage.node)
-    frame = _frame(io, rows_of(io, stage), types)
-    _write(folder, name, frame, max(1, math.ceil(bytes_held / _FILE_BYTES)))
-    return State(stage.pipeline, operator_of(stage), name, types, _files(folder, name), rows)
+    files, rows = _written(io, folder, name, _frame(io, rows_of(io, stage), types), size_of(stage)[0])
+    return State(stage.pipeline, operator_of(stage), name, types, files, rows)
 
 
 def copy(io: SparkSession, source: Folder, state: State, folder: Folder, name: str) -> State:
     """Take a state that no stage has read yet over into another ticket."""
     frame = io.read.schema(_schema(state.types)).parquet(f"{source.address}/{state.folder}")
-    _write(folder, name, frame, max(1, math.ceil(state.bytes / _FILE_BYTES)))
-    return State(state.pipeline, state.operator, name, state.types, _files(folder, name), state.rows)
+    files, rows = _written(io, folder, name, frame, state.bytes)
+    return State(state.pipeline, state.operator, name, state.types, files, rows)
 
 
 def check(folder: Folder, states: list[State]) -> None:
@@ -221,11 +253,8 @@ def reader(io: SparkSession, folder: Folder, state: State) -> Callable[[], Any]:
 def _schema(types: tuple[str, ...]) -> Any:
     from pyspark.sql.types import StructType
 
-    fields = [
-        {"name": f"c{i}", "type": json.loads(text), "nullable": True, "metadata": {}} for i, text in enumerate(types)
-    ]
     # Parquet needs a column: rows without any are counted by one.
-    return StructType.fromJson({"fields": fields or [{"name": "n", "type": "byte", "nullable": True, "metadata": {}}]})
+    return StructType.fromJson({"fields": _fields("c", [stored(json.loads(text)) for text in types] or ["byte"])})
 
 
 def _frame(io: SparkSession, rdd: Any, types: tuple[str, ...]) -> DataFrame:
@@ -237,19 +266,43 @@ def _frame(io: SparkSession, rdd: Any, types: tuple[str, ...]) -> DataFrame:
     jvm: Any = io._jvm
     java_schema = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
     frame = DataFrame(io._jsparkSession.internalCreateDataFrame(rdd, java_schema, False), io)
-    return frame if types else frame.select(lit(1).cast("byte").alias("n"))
+    return frame if types else frame.select(lit(1).cast("byte").alias("c0"))
 
 
-def _write(folder: Folder, name: str, frame: DataFrame, files: int) -> None:
-    with folder.written():
-        frame.coalesce(files).write.mode("overwrite").options(**_PARQUET).parquet(f"{folder.address}/{name}")
+def _written(
+    io: SparkSession, folder: Folder, name: str, frame: DataFrame, size: int
+) -> tuple[tuple[StateFile, ...], int]:
+    """Write the rows of about ``size`` bytes: the files, and how many rows they have.
 
-
-def _files(folder: Folder, name: str) -> tuple[StateFile, ...]:
+    Tasks that write to disks of their own succeed, and leave nothing to be read: the rows in the files that are seen
+    from here must be as many as were written.
+    """
+    rows = _write(folder, name, frame, max(1, math.ceil(size / _FILE_BYTES)))
     sizes = folder.sizes(name)
-    with ThreadPoolExecutor(_CHECKS) as pool:
+    aid, conf = java_aid(io), io.sparkContext._jsc.hadoopConfiguration()
+    with ThreadPoolExecutor(_CHECKS) as pool, folder.written():
+        there = sum(pool.map(lambda file: int(aid.records(conf, f"{folder.address}/{name}/{file}")), sizes))
+        if there != rows:
+            raise StoreError(
+                "TICKET_NOT_WRITTEN",
+                f"{folder.address}/{name} has {there:,} rows of {rows:,} that were written",
+                hint="name a path that all of Spark's executors and this process share",
+            )
         sums = pool.map(lambda file: folder.checksum(f"{name}/{file}"), sizes)
-        return tuple(StateFile(file, size, found) for (file, size), found in zip(sizes.items(), sums, strict=True))
+        files = (StateFile(file, size, found) for (file, size), found in zip(sizes.items(), sums, strict=True))
+        return tuple(files), rows
+
+
+def _write(folder: Folder, name: str, frame: DataFrame, files: int) -> int:
+    """Write rows, and say how many."""
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    seen = Observation()
+    counted = frame.coalesce(files).observe(seen, count(lit(1)).alias("rows"))
+    with folder.written():
+        counted.write.mode("overwrite").options(**_PARQUET).parquet(f"{folder.address}/{name}")
+    return int(seen.get["rows"])
 
 
 def exchange_of(stage: Stage) -> Any:
@@ -273,14 +326,16 @@ def text_of(exchange: Any) -> str:
     return f"{how} of {' '.join(str(node.simpleString(6)).split())[:100]}"
 
 
-def seconds_of(stage: Stage) -> float | None:
-    """How long Spark ran a finished stage, where its status store still knows."""
+def seconds_of(spark: SparkSession, stage: Stage) -> float | None:
+    """How long Spark ran a finished stage, where it still knows."""
     node = exchange_of(stage)
+    if "Shuffle" in str(node.getClass().getSimpleName()):
+        context: Any = spark.sparkContext
+        found = int(java_aid(spark).milliseconds(context._jsc.sc(), node.shuffleDependency().rdd().id()))
+        return found / 1000 if found >= 0 else None
     metrics = node.metrics()
-    if "Shuffle" not in str(node.getClass().getSimpleName()):
-        names = ("collectTime", "buildTime", "broadcastTime")
-        return sum(int(metrics.apply(name).value()) for name in names if metrics.contains(name)) / 1000
-    return None
+    names = ("collectTime", "buildTime", "broadcastTime")
+    return sum(int(metrics.apply(name).value()) for name in names if metrics.contains(name)) / 1000
 
 
 def let_go(spark: SparkSession, stages: Collection[Stage]) -> None:
