@@ -55,22 +55,25 @@ def _moves(result: Moves, plots: Mapping[str, str]) -> list[str]:
         [
             move.query,
             f"{move.progress:.0%}",
+            _megabytes(move.needed_bytes),
             _megabytes(move.state_bytes),
-            *(f"{seconds:.2f}" for seconds in (move.until, move.suspend, move.resume)),
+            *(f"{seconds:.2f}" for seconds in (move.local, move.until, move.suspend, move.resume)),
             f"{100 * move.overhead:+.0f} %",
             f"{move.beats_restart:.2f}x",
         ]
         for move in result.moves
     ]
-    columns = ["", "finished", "state, MB", "until, s", "suspend, s", "resume, s", "overhead", "against restart"]
+    columns = ["", "finished", "state, MB", "written, MB", "left alone, s", "until, s", "suspend, s", "resume, s"]
+    columns += ["overhead", "against restart"]
     return [
         "## Moved",
         "",
         prose("""
             Suspended in one process at a pipeline's end, and resumed in another. Spark runs several pipelines at once:
-            those in flight are finished first, as `suspend` does unless told otherwise, and count as finished.
-            Overhead is the time of all three parts against plain Spark's, the query left alone. Starting again means to
-            run all of it elsewhere from the same moment on. (000, Figure 6.12)"""),
+            of those in flight `suspend` finishes first what is then worth moving, and gives up the rest. The state is
+            what unfinished pipelines still read, as Spark holds it; of that a ticket has what is not cheaper to compute
+            again. Overhead is the time of all three parts against the query left alone, by plain Spark, right before.
+            Starting again means to run all of it elsewhere from the same moment on. (000, Figure 6.12)"""),
         "",
         *table(columns, rows),
         "",

@@ -109,7 +109,7 @@ def test_while_one_waits_to_suspend_another(spark: SparkSession, numbers: str, t
     in_flight(running)
     path = str(tmp_path / "t")
     grace = 0.5 if meanwhile == "suspend" else None
-    suspended = beside(lambda: running.suspend(path, grace=grace))
+    suspended = beside(lambda: running.suspend(path, finish=True, grace=grace))
     while not (tmp_path / "t").exists():
         time.sleep(0.01)
     match meanwhile:
@@ -386,3 +386,29 @@ def test_an_attempt_is_told_of_once(spark: SparkSession) -> None:
             attempt.stop()
             assert attempt.over and attempt.error is None
         assert bool(told) == by_thread
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("dear", [False, True])
+def test_what_is_in_flight_is_finished_where_its_rows_are_worth_moving(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dear: bool
+) -> None:
+    def build(session: SparkSession) -> DataFrame:
+        from pyspark.sql.functions import col, sum, udf
+
+        @udf("long")
+        def slow(n: int) -> int:
+            time.sleep(0.25)
+            return n % 2
+
+        return session.range(0, 8, 1, 8).withColumn("k", slow(col("id"))).groupBy("k").agg(sum("id"))
+
+    if dear:
+        monkeypatch.setattr("headrace.move.states._SMALL_BYTES", 0)
+        monkeypatch.setattr("headrace.move.states._CORE_SECONDS_A_BYTE", 1e3)
+    running = headrace.run(spark, build)
+    while not any(states._tasks_finished(spark, states.exchange_of(stage)) for stage in running._planned.stages()):
+        time.sleep(0.01)
+    ticket = running.suspend(str(tmp_path / "t"))
+    assert ticket.progress == ((0, 2) if dear else (1, 2)) and len(ticket.states) == (0 if dear else 1)
+    assert sorted(headrace.resume(spark, ticket).result().rows()) == [(0, 12), (1, 16)]

@@ -7,6 +7,7 @@ a ticket says the rest (``ticket.py``).
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -158,19 +159,20 @@ class RunningQuery:
             seconds = self._spent + (self._ended or time.monotonic()) - self._began
             return Progress(self._status, finished + skipped, total, (*found, last), seconds)
 
-    def suspend(self, path: str, *, finish: bool = True, grace: float | None = None) -> Ticket:
+    def suspend(self, path: str, *, finish: bool | None = None, grace: float | None = None) -> Ticket:
         """Stop the query and leave all it needs to go on in ``path``, a new or empty folder.
 
-        Stages in flight are finished first, for at most ``grace`` seconds, or given up (``finish=False``). What
-        cannot be moved is refused before anything stops. If the ticket cannot be written, the query goes on here.
+        Of the stages in flight those are finished first, for at most ``grace`` seconds, whose rows are then worth
+        moving; all of them (``finish=True``), or none (``finish=False``). What cannot be moved is refused before
+        anything stops. If the ticket cannot be written, the query goes on here.
         """
         with self._leaving, self._changing:
             self._must_run("suspend")
             self._may_move()
             folder = ticket.new_folder(self._user, path)
             try:
-                if finish:
-                    self._finish_stages(grace)
+                if finish is not False:
+                    self._finish_stages(grace, every=finish is True)
                 self._halt()
                 found = self._write(folder, self._finished())
             except BaseException:
@@ -358,17 +360,21 @@ class RunningQuery:
         again.caches.extend(before.caches)
         return again
 
-    def _finish_stages(self, grace: float | None) -> None:
-        """Wait for the stages in flight; new ones may begin meanwhile, and are given up. A pause gives up all."""
-        ends = None if grace is None else time.monotonic() + grace
+    def _finish_stages(self, grace: float | None, *, every: bool) -> None:
+        """Wait for the stages in flight, or those worth it; new ones may begin meanwhile, and are given up.
+
+        A pause gives up all.
+        """
+        ends = math.inf if grace is None else time.monotonic() + grace
         attempt = self._attempt
-        flying = [stage for stage in self._stages().values() if not stage.finished]
+        flying = list(self._stages().values())
         while attempt is not None and self._attempt is attempt and not self._over.is_set():
-            if all(stage.finished for stage in flying) or (ends is not None and time.monotonic() > ends):
-                break
             # The lock is given up, so that the query may end.
             self._changing.release()
             try:
+                flying = [s for s in flying if not s.finished and (every or states.worth_finishing(self._user, s))]
+                if not flying or time.monotonic() > ends:
+                    break
                 time.sleep(_POLL_SECONDS)
             finally:
                 self._changing.acquire()

@@ -50,7 +50,8 @@ def seconds(text: str) -> float:
 class Order:
     """How to suspend."""
 
-    finish: bool = True
+    finish: bool | None = None
+    """Which stages in flight to finish: all, none, or (None) those whose rows are then worth moving."""
     grace: float = 60.0
 
 

@@ -172,13 +172,39 @@ def size_of(stage: Stage) -> tuple[int, int | None]:
 
 def cost_of_moving(spark: SparkSession, stage: Stage) -> float:
     """Seconds to write the rows of a finished stage and read them elsewhere, as measured; small ones cost nothing."""
-    size = size_of(stage)[0]
+    return _seconds_to_move(spark, size_of(stage)[0])
+
+
+def _seconds_to_move(spark: SparkSession, size: float) -> float:
     return 0.0 if size < _SMALL_BYTES else size * seconds_a_byte(spark)
 
 
 def seconds_a_byte(spark: SparkSession) -> float:
     """What writing and reading a byte of state takes, but for a slow disk or network."""
     return _CORE_SECONDS_A_BYTE / _cores(spark)
+
+
+def worth_finishing(spark: SparkSession, stage: Stage) -> bool:
+    """Whether a stage in flight is better finished and moved than given up and run elsewhere.
+
+    What is left of it has to be done in any case. So it is worth it if to move its rows, as many as its finished tasks
+    let expect, costs less than these tasks have. A broadcast is small.
+    """
+    exchange = exchange_of(stage)
+    if "Shuffle" not in str(exchange.getClass().getSimpleName()):
+        return True
+    finished = _tasks_finished(spark, exchange)
+    if not finished:
+        return False
+    size = int(exchange.metrics().apply("dataSize").value()) * int(exchange.numMappers()) / finished
+    return _seconds_to_move(spark, size) < cost_of_running(spark, stage)
+
+
+def _tasks_finished(spark: SparkSession, exchange: Any) -> int:
+    """How many tasks of a shuffle in flight have left their rows."""
+    context: Any = spark.sparkContext
+    running = context._jsc.sc().dagScheduler().shuffleIdToMapStage().get(exchange.shuffleId())
+    return int(running.get().numAvailableOutputs()) if running.isDefined() else 0
 
 
 def cost_of_running(spark: SparkSession, stage: Stage) -> float:
