@@ -101,7 +101,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
     ) -> None:
         """Suspend a query that headrace run or resume has started on this machine."""
         with reported():
-            print(runs.Run(id).suspend(runs.Order(not give_up, runs.seconds(grace))))
+            print(runs.Run(id).suspend(runs.Order(False if give_up else None, runs.seconds(grace))))
 
     @app.command("tickets")
     def _(
@@ -141,7 +141,7 @@ def vacate(grace: float) -> dict[str, str | HeadraceError]:
 
     def one(run: runs.Run) -> str | HeadraceError:
         try:
-            return run.suspend(runs.Order(True, grace), patience=max(10.0, grace / 2))
+            return run.suspend(runs.Order(grace=grace), patience=max(10.0, grace / 2))
         except HeadraceError as error:
             return error
 
