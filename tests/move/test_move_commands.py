@@ -87,20 +87,39 @@ def test_wrong_words_are_one_line(
     assert done.exit_code == 1 and done.stderr.startswith(f"error: [{condition}]"), done.stderr
 
 
-def test_a_query_that_died_is_no_longer_listed_and_cannot_be_suspended(
+def test_a_query_that_died_is_no_longer_listed_and_its_number_may_be_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    run = runs.Run("x")
-    run.enter("SELECT 1")
-    run._put({**run.read(), "pid": dead.pid})
-    with pytest.raises(headrace.HeadraceError) as caught:
-        run.suspend(runs.Order())
-    assert caught.value.condition == "NOT_SUSPENDED"
-    run.enter("SELECT 1")
-    run._put({**run.read(), "pid": dead.pid})
-    assert runs.living() == []
-    assert CliRunner().invoke(app, ["vacate"]).exit_code == 0
+    stranger = subprocess.Popen(["sleep", "60"])
+
+    def dead(**changes: object) -> runs.Run:
+        """What a query leaves that was killed: nobody holds its lock."""
+        entry = runs.Entry("x", "SELECT 1")
+        entry._lock.release()
+        run = runs.Run("x")
+        run.put({**run.read(), "pid": stranger.pid, **changes})
+        return run
+
+    def suspended(run: runs.Run) -> str:
+        with pytest.raises(headrace.HeadraceError) as caught:
+            run.suspend(runs.Order())
+        return str(caught.value)
+
+    try:
+        assert "[NOT_SUSPENDED] the process of query x is gone" in suspended(dead())
+        assert "[RUN_NOT_FOUND]" in suspended(runs.Run("x"))
+        dead()
+        assert runs.living() == [] and list(tmp_path.iterdir()) == []
+        dead()
+        assert CliRunner().invoke(app, ["vacate"]).exit_code == 0
+        for elsewhere in ({"host": "elsewhere"}, {"processes": "of another container"}):
+            run = dead(**elsewhere)
+            assert "runs on" in suspended(run)
+            assert runs.living() == [] and run.read()["pid"] == stranger.pid  # it may well be alive there
+        time.sleep(0.1)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

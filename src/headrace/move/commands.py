@@ -205,15 +205,15 @@ def _attend(
     say: Callable[[str], None],
 ) -> None:
     """Run a query in the foreground, ready to suspend it."""
+    runs.folder()  # if there can be none, that is said before anything runs
     asked = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
     spark = _spark(conf or [])
-    entry: runs.Run | None = None
+    entry: runs.Entry | None = None
     answer: dict[str, Any] = {"error": "it ended before it could be suspended"}
     try:
         running = begin(spark)
-        entry = runs.Run(running.id)
-        entry.enter(query)
+        entry = runs.Entry(running.id, query)
         say(f"running as {running.id}")
         where = str(tickets / running.id) if "://" not in str(tickets) else f"{tickets}/{running.id}"
         while _watch(running, asked):
@@ -239,7 +239,7 @@ def _attend(
             print(result.message)
     finally:
         if entry is not None:
-            entry.answer(**answer)
+            entry.close(**answer)
         spark.stop()
         signal.signal(signal.SIGTERM, before)
 

@@ -1,28 +1,36 @@
 """Queries run by ``headrace run`` on this machine: who they are, and how another process asks one to suspend.
 
-Each has a small file in ``$HEADRACE_RUNS`` (``~/.headrace/runs``) while it runs. To suspend one, an order is put
-beside that file and its process gets SIGTERM; it answers in the file. A query that cannot be suspended goes on.
+Each has a small file in ``$HEADRACE_RUNS`` (``~/.headrace/runs``) while it runs, and a lock beside it that the kernel
+drops with its process: a number of a process may be another's by now, a lock that is held is not. To suspend a query,
+an order is put beside its file and its process gets SIGTERM; it answers in the file. A query that cannot be suspended
+goes on. The folder may be shared by hosts: each leaves the others' queries alone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
+import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import ExecutionError, HeadraceError
-
-DEFAULT_GRACE = 60.0
+from headrace.move.files import unusable
+from headrace.store.directory import Lock
 
 
 def folder() -> Path:
     found = Path(os.environ.get("HEADRACE_RUNS") or Path.home() / ".headrace" / "runs")
-    found.mkdir(parents=True, exist_ok=True)
+    try:
+        found.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(found, error) from None
     return found
 
 
@@ -43,73 +51,69 @@ class Order:
     """How to suspend."""
 
     finish: bool = True
-    grace: float = DEFAULT_GRACE
+    grace: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The entry of a running query."""
+    """A running query as other processes see it."""
 
     id: str
 
-    @property
-    def _file(self) -> Path:
-        return folder() / f"{self.id}.json"
-
-    @property
-    def _order(self) -> Path:
-        return folder() / f"{self.id}.order"
-
-    def enter(self, query: str) -> None:
-        self._put({"pid": os.getpid(), "query": query, "began": time.time()})
-
-    def answer(self, **found: Any) -> None:
-        """Say how it ended, to whoever asked for it; otherwise the entry goes."""
-        if self._order.exists():
-            self._put({**self.read(), **found})
-            self._order.unlink(missing_ok=True)
-        else:
-            self._file.unlink(missing_ok=True)
-
-    def decline(self, error: str) -> None:
-        """Say why it goes on, to whoever asked for it."""
-        self._put({**self.read(), "error": error, "runs": True})
-        self._order.unlink(missing_ok=True)
-
     def read(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(self._file.read_text())
+            found: dict[str, Any] = json.loads(self.path("json").read_text())
             return found
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             raise ExecutionError(
                 "RUN_NOT_FOUND", f"no query {self.id} runs here", hint="headrace tickets lists what is suspended"
             ) from None
 
-    def order(self) -> Order | None:
-        """What was ordered; nothing if SIGTERM came from anybody else."""
+    def alive(self) -> bool:
+        """Whether its process is: it holds the lock."""
         try:
-            return Order(**json.loads(self._order.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):
-            return None
+            fd = os.open(self.path("lock"), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     def suspend(self, order: Order, patience: float = 60.0) -> str:
         """Have the process suspend the query: the ticket's address."""
         found = self.read()
-        entry = {key: value for key, value in found.items() if key not in ("error", "runs")}
-        pid = int(entry["pid"])
-        if entry != found:  # nobody waited for that answer
-            self._put(entry)
-        self._order.write_text(json.dumps({"finish": order.finish, "grace": order.grace}))
+        if not _here(found):
+            raise ExecutionError(
+                "NOT_SUSPENDED", f"query {self.id} runs on {found.get('host')}", hint="suspend it from there"
+            )
         try:
-            os.kill(pid, signal.SIGTERM)
+            return self._suspend(found, order, patience)
+        except OSError as error:
+            raise ExecutionError("NOT_SUSPENDED", f"{self.id}: {error}", hint="it may be another user's") from None
+
+    def _suspend(self, found: dict[str, Any], order: Order, patience: float) -> str:
+        entry = {key: value for key, value in found.items() if key not in ("error", "runs")}
+        if not self.alive():
+            raise self._gone()
+        if entry != found:  # nobody waited for that answer
+            self.put(entry)
+        self.path("order").write_text(json.dumps({"finish": order.finish, "grace": order.grace}))
+        try:
+            with suppress(ProcessLookupError):
+                os.kill(int(entry["pid"]), signal.SIGTERM)
             ends = time.monotonic() + order.grace + patience
             while time.monotonic() < ends:
+                alive = self.alive()  # looked at first: the answer is there before the lock is dropped
                 found = self.read()
                 if "ticket" in found or "error" in found:
                     if "runs" in found:
-                        self._put(entry)
+                        self.put(entry)
                     else:
-                        self._file.unlink(missing_ok=True)
+                        self.forget()
                     if "ticket" in found:
                         return str(found["ticket"])
                     raise ExecutionError(
@@ -117,35 +121,100 @@ class Run:
                         f"{self.id}: {found['error']}",
                         hint="it goes on" if "runs" in found else "its answer may be there",
                     )
-                os.kill(pid, 0)
+                if not alive:
+                    raise self._gone()
                 time.sleep(0.05)
-        except ProcessLookupError:
-            self._file.unlink(missing_ok=True)
-            raise ExecutionError(
-                "NOT_SUSPENDED", f"the process of query {self.id} is gone", hint="run the query again"
-            ) from None
         finally:
-            self._order.unlink(missing_ok=True)
+            self.path("order").unlink(missing_ok=True)
         raise ExecutionError(
             "NOT_SUSPENDED", f"query {self.id} did not answer in time", hint="give it a longer --grace"
         )
 
-    def _put(self, found: dict[str, Any]) -> None:
-        part = self._file.with_suffix(f".{os.getpid()}")
+    def put(self, found: dict[str, Any]) -> None:
+        part = self.path(str(os.getpid()))
         part.write_text(json.dumps(found))
-        part.rename(self._file)
+        part.rename(self.path("json"))
+
+    def forget(self) -> None:
+        for kind in ("json", "order", "lock"):
+            self.path(kind).unlink(missing_ok=True)
+
+    def _gone(self) -> ExecutionError:
+        self.forget()
+        return ExecutionError(
+            "NOT_SUSPENDED", f"the process of query {self.id} is gone", hint="run the query again"
+        )
+
+    def path(self, kind: str) -> Path:
+        return folder() / f"{self.id}.{kind}"
+
+
+class Entry:
+    """A query of this process, as long as it runs."""
+
+    def __init__(self, id: str, query: str) -> None:
+        self._run = Run(id)
+        self._about = {"pid": os.getpid(), **_place(), "query": query, "began": time.time()}
+        try:
+            self._lock = Lock(self._run.path("lock"))  # first: no entry is seen without it
+            self._run.put(self._about)
+        except OSError as error:
+            raise _unusable(folder(), error) from None
+
+    def order(self) -> Order | None:
+        """What was ordered; nothing if SIGTERM came from anybody else."""
+        try:
+            return Order(**json.loads(self._run.path("order").read_text()))
+        except (OSError, HeadraceError, ValueError, TypeError):
+            return None
+
+    def decline(self, error: str) -> None:
+        """Say why the query goes on, to whoever asked for it."""
+        self._tell(error=error, runs=True)
+
+    def close(self, **found: Any) -> None:
+        """Say how the query ended, to whoever asked for it; otherwise the entry goes."""
+        with suppress(OSError, HeadraceError):  # an entry that stays is removed by whoever lists the living
+            if self._run.path("order").exists():
+                self._tell(**found)
+            else:
+                self._run.forget()
+        self._lock.release()
+
+    def _tell(self, **found: Any) -> None:
+        with suppress(OSError, HeadraceError):  # whoever waits for it gives up; the query is worth more
+            self._run.put({**self._about, **found})
+            self._run.path("order").unlink(missing_ok=True)
 
 
 def living() -> list[Run]:
-    """The queries that run now; entries of processes that died are removed."""
+    """The queries that run now on this host; entries of processes of this host that died are removed."""
     found = []
     for file in sorted(folder().glob("*.json")):
         run = Run(file.stem)
-        try:
-            os.kill(int(run.read()["pid"]), 0)
-            found.append(run)
-        except (ProcessLookupError, HeadraceError):
-            file.unlink(missing_ok=True)
-        except PermissionError:
-            pass  # another user's
+        with suppress(OSError, HeadraceError):  # another user's, or gone meanwhile
+            entry = run.read()
+            if not _here(entry):
+                continue
+            if run.alive():
+                os.kill(int(entry["pid"]), 0)
+                found.append(run)
+            else:
+                run.forget()
     return found
+
+
+def _place() -> dict[str, str]:
+    """Where a number means this process: on this host, and among the processes of this container."""
+    try:
+        return {"host": socket.gethostname(), "processes": os.readlink("/proc/self/ns/pid")}
+    except OSError:  # no Linux
+        return {"host": socket.gethostname(), "processes": ""}
+
+
+def _here(entry: dict[str, Any]) -> bool:
+    return _place().items() <= entry.items()
+
+
+def _unusable(where: Path, error: OSError) -> HeadraceError:
+    return unusable(str(where), f"{error.strerror or error} (HEADRACE_RUNS names another folder)")
