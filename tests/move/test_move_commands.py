@@ -7,15 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
-from headrace.move import runs
+from headrace.move import commands, runs
 from headrace.move.commands import SUSPENDED, listed
+from headrace.move.ticket import Ticket
 
 QUERY = """CREATE TEMPORARY VIEW numbers AS SELECT id % 5 AS k, id AS n FROM range(1000);
 SELECT a.k, count(*) AS c FROM (SELECT k, count(*) AS c FROM numbers GROUP BY k) a CROSS JOIN range({rows}) b
@@ -66,6 +70,62 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
     ((ticket, state, size, done_of, _, query),) = listed(tmp_path / "tickets").rows()
     assert (ticket, state) == (str(tmp_path / "tickets" / found[0].id), "ready")
     assert size >= 0 and " of " in done_of and query.startswith("CREATE TEMPORARY VIEW numbers")
+
+
+class Stub:
+    """A query that runs until it is suspended, and a Spark that is not needed."""
+
+    id, status, restarted = "stub", "running", None
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.graces: list[float] = []
+
+    def suspend(self, path: str, *, finish: bool, grace: float) -> Ticket:
+        self.graces.append(grace)
+        if self.failures:
+            os.kill(os.getpid(), signal.SIGTERM)  # asked once more
+            raise self.failures.pop()
+        return Ticket(path, {})
+
+    def stop(self) -> None:
+        self.status = "stopped"
+
+
+@pytest.fixture
+def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Have ``headrace run`` attend a stub that gets SIGTERM as it begins."""
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
+
+    def attended(stub: Any, grace: str) -> int:
+        def begin(_: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return stub
+
+        monkeypatch.setattr(commands, "_spark", lambda conf: stub)
+        with pytest.raises(typer.Exit) as left:
+            commands._attend(begin, "SELECT 1", tmp_path / "tickets", grace, 1, None, lambda *_: None, lambda _: None)
+        return int(left.value.exit_code)
+
+    return attended
+
+
+def test_stages_in_flight_have_the_grace_that_was_given(
+    attend: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = Stub()
+    assert attend(stub, "5m") == SUSPENDED and stub.graces == [300]
+    monkeypatch.setattr(runs.Entry, "order", lambda _: runs.Order(grace=120))
+    stub = Stub()
+    assert attend(stub, "60s") == SUSPENDED and stub.graces == [120]
+
+
+def test_a_query_goes_on_whatever_keeps_an_ordered_suspend_from_its_end(
+    attend: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs.Entry, "order", lambda _: runs.Order(grace=1))
+    stub = Stub(RuntimeError("nobody thought of it"), headrace.HeadraceError("TICKET_EXISTS", "not empty"))
+    assert attend(stub, "60s") == SUSPENDED and stub.graces == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

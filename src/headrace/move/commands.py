@@ -218,9 +218,9 @@ def _attend(
         where = str(tickets / running.id) if "://" not in str(tickets) else f"{tickets}/{running.id}"
         while _watch(running, asked):
             ordered = entry.order()
-            order = ordered or runs.Order()
+            order = ordered or runs.Order(grace=runs.seconds(grace))
             try:
-                ticket = running.suspend(where, finish=order.finish, grace=min(order.grace, runs.seconds(grace)))
+                ticket = running.suspend(where, finish=order.finish, grace=order.grace)
             except Exception as error:  # whatever it is, it must not end a query that can go on
                 if running.status == "running" and ordered is None:  # somebody wants this process to end
                     raise
