@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -20,6 +20,9 @@ from headrace.cli import app
 from headrace.move import commands, runs
 from headrace.move.commands import SUSPENDED, listed
 from headrace.move.ticket import Ticket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUERY = """CREATE TEMPORARY VIEW numbers AS SELECT id % 5 AS k, id AS n FROM range(1000);
 SELECT a.k, count(*) AS c FROM (SELECT k, count(*) AS c FROM numbers GROUP BY k) a CROSS JOIN range({rows}) b
@@ -55,6 +58,7 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
         assert running.poll() is None, running.communicate()
         time.sleep(0.1)
     time.sleep(2)
+    (tmp_path / "tickets").rmdir()
     (tmp_path / "tickets").write_text("no folder")
     with pytest.raises(headrace.HeadraceError, match="tickets") as caught:
         found[0].suspend(runs.Order(finish=False))
@@ -103,8 +107,10 @@ def attend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int
             return stub
 
         monkeypatch.setattr(commands, "_spark", lambda conf: stub)
+        monkeypatch.setattr(commands.Folder, "__init__", lambda *_: None)
+        monkeypatch.setattr(commands.Folder, "require_writable", lambda _: None)
         with pytest.raises(typer.Exit) as left:
-            commands._attend(begin, "SELECT 1", tmp_path / "tickets", grace, 1, None, lambda *_: None, lambda _: None)
+            commands._attend(begin, "SELECT 1", "tickets", grace, 1, None, lambda *_: None, lambda _: None)
         return int(left.value.exit_code)
 
     return attended
@@ -128,6 +134,23 @@ def test_a_query_goes_on_whatever_keeps_an_ordered_suspend_from_its_end(
     assert attend(stub, "60s") == SUSPENDED and stub.graces == [1, 1, 1]
 
 
+@pytest.mark.spark
+def test_where_tickets_cannot_go_is_known_before_the_query_begins(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(commands, "_spark", lambda conf: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    monkeypatch.setattr("headrace.move.run", lambda *_: pytest.fail("it began"))
+    (tmp_path / "file").touch()
+    for tickets, condition in ((tmp_path / "file" / "t", "TICKET_NOT_WRITTEN"), ("nosuch://a/b", "PATH_NOT_USABLE")):
+        done = CliRunner().invoke(app, ["run", "SELECT 1", "--tickets", str(tickets)])
+        assert done.exit_code == 1 and done.stderr.startswith(f"error: [{condition}]"), done.stderr
+        assert str(tickets) in done.stderr
+    commands.Folder(spark, str(tmp_path / "a" / "b")).require_writable()
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("args", "condition"),
     [
@@ -136,6 +159,7 @@ def test_a_query_goes_on_whatever_keeps_an_ordered_suspend_from_its_end(
         (["run", "SELECT 1", "--grace", "soon"], "USAGE"),
         (["suspend", "nobody"], "RUN_NOT_FOUND"),
         (["tickets", "nowhere"], "PATH_NOT_FOUND"),
+        (["tickets", "s3a://bucket/tickets"], "PATH_NOT_FOUND"),
         (["vacate", "--grace", "-1"], "USAGE"),
     ],
 )

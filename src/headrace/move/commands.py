@@ -18,6 +18,7 @@ import typer
 
 from headrace.errors import HeadraceError, StoreError
 from headrace.move import runs
+from headrace.move.files import Folder
 from headrace.move.ticket import STATE, USED, load_local
 from headrace.result import Result
 
@@ -31,7 +32,7 @@ SUSPENDED = 75
 
 _STATES = {"NOT_A_TICKET": "not finished", "TICKET_DAMAGED": "damaged"}
 
-TicketsOption = Annotated[Path, typer.Option("--tickets", "-t", help="Where tickets go.")]
+TicketsOption = Annotated[str, typer.Option("--tickets", "-t", help="Where tickets go: a folder or an address.")]
 RowsOption = Annotated[int, typer.Option("--rows", "-n", min=0, help="Rows to print of the answer.")]
 ConfOption = Annotated[list[str] | None, typer.Option("--conf", help="A Spark setting, key=value; may be repeated.")]
 GraceOption = Annotated[str, typer.Option("--grace", help="How long stages in flight may take to finish: 120s, 2m.")]
@@ -46,7 +47,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
         query: Annotated[str | None, typer.Argument(help="The query, perhaps after CREATE TEMPORARY VIEW.")] = None,
         file: Annotated[Path | None, typer.Option("--file", "-f", help="A script whose last statement it is.")] = None,
         to: Annotated[str | None, typer.Option("--to", help="Write the answer as Parquet instead.")] = None,
-        tickets: TicketsOption = Path("tickets"),
+        tickets: TicketsOption = "tickets",
         grace: GraceOption = "60s",
         rows: RowsOption = 20,
         conf: ConfOption = None,
@@ -69,7 +70,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
         ticket: Annotated[str, typer.Argument(help="The ticket's folder or address.")],
         keep: Annotated[bool, typer.Option(help="Keep the ticket for another time.")] = False,
         restart: Annotated[bool, typer.Option(help="Run from the beginning if the ticket does not fit.")] = False,
-        tickets: TicketsOption = Path("tickets"),
+        tickets: TicketsOption = "tickets",
         grace: GraceOption = "60s",
         rows: RowsOption = 20,
         conf: ConfOption = None,
@@ -100,11 +101,15 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
 
     @app.command("tickets")
     def _(
-        folder: Annotated[Path, typer.Argument(help="The folder tickets go to.")] = Path("tickets"),
+        folder: Annotated[str, typer.Argument(help="A folder of this machine that tickets go to.")] = "tickets",
     ) -> None:
         """What is suspended: state, size, age and query of each ticket."""
         with reported():
-            show(listed(folder), 10_000)
+            if "://" in folder:
+                raise HeadraceError(
+                    "PATH_NOT_FOUND", f"{folder} is not on this machine", hint="headrace resume takes any ticket there"
+                )
+            show(listed(Path(folder)), 10_000)
 
     @app.command("vacate")
     def _(
@@ -197,7 +202,7 @@ def _text(query: str | None, file: Path | None) -> str:
 def _attend(
     begin: Callable[[SparkSession], RunningQuery],
     query: str,
-    tickets: Path,
+    tickets: str,
     grace: str,
     rows: int,
     conf: list[str] | None,
@@ -212,10 +217,11 @@ def _attend(
     entry: runs.Entry | None = None
     answer: dict[str, Any] = {"error": "it ended before it could be suspended"}
     try:
+        Folder(spark, tickets).require_writable()  # when a ticket is wanted, it is too late to learn that
         running = begin(spark)
         entry = runs.Entry(running.id, query)
         say(f"running as {running.id}")
-        where = str(tickets / running.id) if "://" not in str(tickets) else f"{tickets}/{running.id}"
+        where = f"{tickets.rstrip('/')}/{running.id}"
         while _watch(running, asked):
             ordered = entry.order()
             order = ordered or runs.Order(grace=runs.seconds(grace))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -129,6 +130,13 @@ class Folder:
     def make(self) -> None:
         with self.written():
             self._files.mkdirs(self._at(""))
+
+    def require_writable(self) -> None:
+        """Make the folder if there is none, and see that files can be made in it."""
+        self.make()
+        name = f".{uuid.uuid4().hex}"
+        self.write(name, "")
+        self.remove(name)
 
     def remove(self, name: str = "") -> None:
         """Remove a file or a folder with all in it; one that is gone is fine."""
