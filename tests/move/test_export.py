@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyarrow import fs
 
 import headrace
 from headrace.errors import HeadraceError
@@ -112,6 +116,69 @@ def test_bad_tickets_of_databases(tmp_path: Path) -> None:
     file.write_bytes(whole)
     (tmp_path / "t" / "ticket.json").unlink()
     assert refused(lambda: headrace.open(ticket)) == "NOT_A_TICKET"
+
+
+def test_tickets_at_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through pyarrow's filesystems, of which the local one stands for all."""
+    address = f"file://{tmp_path}/far"
+    really = fs.copy_files
+
+    def cut_short(source: Any, target: Any, **options: Any) -> None:
+        really(source, target, **options)
+        raise OSError(errno.ECONNRESET, "the line is down")
+
+    with made() as db:
+        with monkeypatch.context() as patched:
+            patched.setattr(fs, "copy_files", cut_short)
+            assert refused(lambda: db.export(address)) == "TICKET_NOT_WRITTEN"
+        assert not list((tmp_path / "far").iterdir())
+        ticket = db.export(address)
+        manifest = (tmp_path / "far" / "ticket.json").read_bytes()
+        db.insert("s", [(2, 1)])
+        assert refused(lambda: db.export(address)) == "TICKET_EXISTS"
+        assert (tmp_path / "far" / "ticket.json").read_bytes() == manifest
+        (tmp_path / "file").touch()
+        assert refused(lambda: db.export(f"file://{tmp_path}/file/t")) in ("PATH_NOT_USABLE", "TICKET_NOT_WRITTEN")
+        assert refused(lambda: db.export("nosuch://a/b")) == "PATH_NOT_USABLE"
+    with headrace.open(ticket, tmp_path / "b.hr") as other:
+        assert sorted(other.sql("SELECT * FROM v").rows()) == ANSWER
+    assert refused(lambda: headrace.open("nosuch://a/b", tmp_path / "c.hr")) == "PATH_NOT_USABLE"
+    assert refused(lambda: headrace.open(f"file://{tmp_path}/none", tmp_path / "c.hr")) == "NOT_A_TICKET"
+    assert refused(lambda: headrace.open(f"file://{tmp_path}", tmp_path / "c.hr")) == "NOT_A_TICKET"
+    with monkeypatch.context() as patched:
+        patched.setattr(fs, "copy_files", cut_short)
+        assert refused(lambda: headrace.open(ticket, tmp_path / "c.hr")) == "PATH_NOT_USABLE"
+    assert not (tmp_path / "c.hr").exists()
+
+
+def test_a_database_that_cannot_be_opened_from_its_ticket_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with made() as db:
+        ticket = db.export(tmp_path / "t")
+    target = tmp_path / "b.hr"
+    really = shutil.copyfile
+    full = 0
+
+    def copyfile(source: Any, copy: Any, **options: Any) -> None:
+        nonlocal full
+        if source == tmp_path / "t" / "database" / "headrace.duckdb":
+            full += 1
+            shutil.copytree(target, tmp_path / "killed")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(source, copy, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", copyfile)
+        with pytest.raises(HeadraceError, match="No space left") as caught:
+            headrace.open(ticket, target)
+    assert caught.value.condition == "STATE_NOT_WRITABLE" and full == 1
+    assert not target.exists()
+    assert refused(lambda: headrace.connect(tmp_path / "killed")) == "STATE_LOST"
+    assert refused(lambda: headrace.open(ticket, target, time_zone="Nowhere/None"))
+    assert not target.exists()
+    with headrace.open(ticket, target) as other:
+        assert sorted(other.sql("SELECT * FROM v").rows()) == ANSWER
 
 
 @pytest.mark.spark

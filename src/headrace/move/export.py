@@ -15,16 +15,21 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 import headrace
 from headrace.errors import StoreError
 from headrace.move.claim import claim_local
-from headrace.move.ticket import FORMAT, MANIFEST, USED, Ticket, load_local, now, sealed
+from headrace.move.files import unusable
+from headrace.move.ticket import FORMAT, MANIFEST, USED, Ticket, load_local, not_a_ticket, now, sealed
 from headrace.spark.inbox import INBOX
 from headrace.spark.published import CHECKPOINTS
-from headrace.store.directory import DATABASE, LOG, MARKER, SEGMENTS, checksum, sync_file
+from headrace.store.directory import DATABASE, LOG, MARKER, SEGMENTS, UNFINISHED, checksum, sync_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,23 +43,30 @@ _COPIED = (CHECKPOINTS, INBOX, DATABASE, LOG, MARKER, SEGMENTS)
 def export(db: Database, path: str | os.PathLike[str]) -> Ticket:
     """Copy an open database into ``path``, a new or empty folder or an address pyarrow can write."""
     address = os.fspath(path)
-    if "://" in address:
-        from pyarrow import fs
+    if "://" not in address:
+        return _export(db, Path(address))
+    from pyarrow import fs
 
-        with tempfile.TemporaryDirectory(prefix="headrace-export-") as near:
-            found = _export(db, Path(near) / "ticket")
-            where, inside = fs.FileSystem.from_uri(address)
+    where, inside = _filesystem(address)
+    with _reached(address):
+        if where.get_file_info(fs.FileSelector(inside, allow_not_found=True)):
+            raise _not_empty(address)
+    with _written(address), tempfile.TemporaryDirectory(prefix="headrace-export-") as near:
+        found = _export(db, Path(near) / "ticket")
+        try:
             fs.copy_files(str(Path(near) / "ticket" / _CONTENT), f"{inside}/{_CONTENT}", destination_filesystem=where)
             with where.open_output_stream(f"{inside}/{MANIFEST}") as out:
                 out.write(sealed(found.manifest).encode())
-        return Ticket(address, found.manifest)
-    return _export(db, Path(address))
+        except BaseException:
+            with suppress(OSError, pa.ArrowException):
+                where.delete_dir_contents(inside, missing_dir_ok=True)
+            raise
+    return Ticket(address, found.manifest)
 
 
 def _export(db: Database, folder: Path) -> Ticket:
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise StoreError("TICKET_EXISTS", f"{folder} is not empty", hint="name a new or empty folder")
+    with _written(str(folder)):
+        _require_empty(folder, _not_empty(str(folder)))
         content = folder / _CONTENT
         content.mkdir(parents=True)
         try:
@@ -80,12 +92,6 @@ def _export(db: Database, folder: Path) -> Ticket:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-    except OSError as error:
-        raise StoreError(
-            "TICKET_NOT_WRITTEN",
-            f"{folder} cannot be written: {error.strerror or error}",
-            hint="check the path, its permissions and the free space",
-        ) from None
     return Ticket(str(folder), manifest)
 
 
@@ -138,9 +144,12 @@ def open_ticket(
             raise StoreError("PATH_NEEDED", f"{address} is not on this machine", hint="headrace.open(ticket, path)")
         from pyarrow import fs
 
+        where, inside = _filesystem(address)
         with tempfile.TemporaryDirectory(prefix="headrace-open-") as near:
-            where, inside = fs.FileSystem.from_uri(address)
-            fs.copy_files(inside, near, source_filesystem=where)
+            with _reached(address):
+                if where.get_file_info(f"{inside}/{MANIFEST}").type == fs.FileType.NotFound:
+                    raise not_a_ticket(address, where.get_file_info(inside).type != fs.FileType.NotFound)
+                fs.copy_files(inside, near, source_filesystem=where)
             return open_ticket(near, path, spark=spark, **settings)
     folder = Path(address.removeprefix("file:"))
     manifest = load_local(folder).manifest
@@ -152,15 +161,23 @@ def open_ticket(
             raise StoreError(
                 "TICKET_USED", f"{folder} was opened in place", hint=f"it is a database now: {folder / _CONTENT}"
             )
-        _check(folder / _CONTENT, manifest["files"])
+        with _reached(str(folder)):
+            _check(folder / _CONTENT, manifest["files"])
         if path is None:
-            (folder / USED).write_text(json.dumps({"used_at": now()}))
+            with _written(str(folder)):
+                (folder / USED).write_text(json.dumps({"used_at": now()}))
             return Database(folder / _CONTENT, spark=spark, **settings)
         target = Path(path)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise StoreError("DATABASE_EXISTS", f"{target} is not empty", hint="name a new or empty directory")
-        shutil.copytree(folder / _CONTENT, target, dirs_exist_ok=True)
-        return Database(target, spark=spark, **settings)
+        exists = StoreError("DATABASE_EXISTS", f"{target} is not empty", hint="name a new or empty directory")
+        with _reached(str(target)):
+            _require_empty(target, exists)
+        try:
+            with _written(str(target), "STATE_NOT_WRITABLE"):
+                _fill(target, folder / _CONTENT, [name for name, *_ in manifest["files"]])
+            return Database(target, spark=spark, **settings)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
     finally:
         held.release()
 
@@ -172,3 +189,55 @@ def _check(content: Path, files: list[list[Any]]) -> None:
             raise StoreError("TICKET_DAMAGED", f"{file} is missing", hint="take another ticket of the database")
         if checksum(file) != (size, check):
             raise StoreError("TICKET_DAMAGED", f"{file} was altered", hint="take another ticket of the database")
+
+
+def _fill(target: Path, content: Path, names: list[str]) -> None:
+    """Copy a database. Its file comes last and whole: what a copy that is killed leaves cannot be taken for one."""
+    for name in sorted(names, key=lambda name: name == DATABASE):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(content / name, target / UNFINISHED)
+        (target / UNFINISHED).rename(target / name)
+
+
+def _require_empty(folder: Path, refusal: StoreError) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise refusal
+
+
+def _not_empty(where: str) -> StoreError:
+    return StoreError("TICKET_EXISTS", f"{where} is not empty", hint="name a new or empty folder")
+
+
+def _filesystem(address: str) -> tuple[Any, str]:
+    """The filesystem of an address, and the path there."""
+    from pyarrow import fs
+
+    with _reached(address):
+        where, inside = fs.FileSystem.from_uri(address)
+    return where, str(inside)
+
+
+@contextmanager
+def _reached(where: str) -> Iterator[None]:
+    """Failures to read a place have a name."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise unusable(where, _reason(error)) from None
+
+
+@contextmanager
+def _written(where: str, condition: str = "TICKET_NOT_WRITTEN") -> Iterator[None]:
+    """Failures to write in a place have a name."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(
+            condition,
+            f"{where} cannot be written: {_reason(error)}",
+            hint="check the path, its permissions and the free space",
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    return (str(getattr(error, "strerror", None) or error).splitlines() or [""])[0]

@@ -127,10 +127,7 @@ def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
     """The ticket in a folder; an error says why there is none that can be resumed."""
     folder = Folder(spark, str(address))
     if not folder.exists(MANIFEST):
-        what = "does not exist" if not folder.exists() else "is not a ticket"
-        raise StoreError(
-            "NOT_A_TICKET", f"{folder.address} {what}", hint="a suspend that was cut short leaves no ticket"
-        )
+        raise not_a_ticket(folder.address, folder.exists())
     manifest = opened(folder.read(MANIFEST), folder.address)
     if folder.exists(USED):
         raise StoreError(
@@ -141,15 +138,19 @@ def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
     return folder, Ticket(folder.address, manifest)
 
 
+def not_a_ticket(where: str, exists: bool) -> StoreError:
+    what = "is not a ticket" if exists else "does not exist"
+    return StoreError(
+        "NOT_A_TICKET", f"{where} {what}", hint="a suspend or export that was cut short leaves no ticket"
+    )
+
+
 def load_local(folder: Path) -> Ticket:
     """The ticket in a folder of this machine, used or not, read without Spark."""
     try:
         text = (folder / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        what = "is not a ticket" if folder.exists() else "does not exist"
-        raise StoreError(
-            "NOT_A_TICKET", f"{folder} {what}", hint="a suspend or export that was cut short leaves no ticket"
-        ) from None
+        raise not_a_ticket(str(folder), folder.exists()) from None
     except OSError as error:
         raise unusable(str(folder), error.strerror or str(error)) from None
     return Ticket(str(folder), opened(text, str(folder)))
