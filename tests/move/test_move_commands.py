@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import typer
@@ -151,6 +154,96 @@ def test_where_tickets_cannot_go_is_known_before_the_query_begins(
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
+class Answers(BaseHTTPRequestHandler):
+    """What an address answers, one after the other; the last one again and again."""
+
+    left: ClassVar[list[bytes]]
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.left.pop(0) if len(self.left) > 1 else self.left[0])
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def answering(answers: list[bytes]) -> Iterator[str]:
+    """The address of a server on this machine that gives these answers."""
+    handler = type("Handler", (Answers,), {"left": answers})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/notice"
+        server.shutdown()
+
+
+NO = b"HTTP/1.0 404 Not Found\r\n\r\n"
+YES = b"HTTP/1.0 200 OK\r\n\r\n{}"
+
+
+def test_only_an_answer_of_success_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    lost = b"HTTP/1.0 302 \r\nLocation: http://[::1\r\n\r\n"
+    with answering([NO, b"no HTTP at all\r\n\r\n", b"", lost, YES]) as url:
+        assert [commands._given(url) for _ in range(5)] == [False, False, False, False, True]
+    assert not commands._given(url)  # nobody answers
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """The process that gets the signal for a query ``x``, which stands in the entries as long as it lives."""
+    monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    process = subprocess.Popen(["sleep", "60"])
+    entry = runs.Entry("x", "SELECT 1")
+    runs.Run("x").put({**runs.Run("x").read(), "pid": process.pid})
+
+    def answer() -> None:
+        process.wait()
+        entry.close(ticket=f"file:/x after {entry.order()}")
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    yield process
+    process.kill()
+    answering.join()
+
+
+SUSPENDED_X = f"x: file:/x after {runs.Order(grace=3.0)}\n"
+
+
+@pytest.mark.parametrize("kind", ["file", "address"])
+def test_vacate_waits_for_a_notice(
+    kind: str, asked: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_ASK_SECONDS", 0.1)
+    file = tmp_path / "gone"
+    left = [NO]
+    untouched: list[bool] = []
+
+    def give() -> None:
+        untouched.append(asked.poll() is None)
+        file.touch()
+        left[:] = [YES]
+
+    with answering(left) as url:
+        later = threading.Timer(0.5, give)
+        later.start()
+        done = CliRunner().invoke(app, ["vacate", "--grace", "3s", "--notice", str(file) if kind == "file" else url])
+        later.join()
+    assert untouched == [True] and (done.exit_code, done.stdout) == (0, SUSPENDED_X), done.stderr
+    assert asked.wait() == -signal.SIGTERM
+
+
+def test_vacate_waits_for_sigterm(asked: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    vacating = start(tmp_path, "vacate", "--grace", "3s", "--wait")
+    assert vacating.stderr is not None and vacating.stderr.readline() == "waiting for SIGTERM\n"
+    time.sleep(0.2)
+    assert asked.poll() is None and vacating.poll() is None
+    vacating.send_signal(signal.SIGTERM)
+    assert vacating.communicate(timeout=30)[0] == SUSPENDED_X and vacating.returncode == 0
+    assert asked.wait() == -signal.SIGTERM
+
+
 @pytest.mark.parametrize(
     ("args", "condition"),
     [
@@ -161,6 +254,9 @@ def test_where_tickets_cannot_go_is_known_before_the_query_begins(
         (["tickets", "nowhere"], "PATH_NOT_FOUND"),
         (["tickets", "s3a://bucket/tickets"], "PATH_NOT_FOUND"),
         (["vacate", "--grace", "-1"], "USAGE"),
+        (["vacate", "--notice", "nosuch://host/notice"], "USAGE"),
+        (["vacate", "--notice", "http://[::1/notice"], "USAGE"),
+        (["vacate", "--notice", "http://host:port/notice"], "USAGE"),
     ],
 )
 def test_wrong_words_are_one_line(

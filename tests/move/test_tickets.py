@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import pytest
 from programs import TOTALS, refusal, taken
 
 import headrace
-from headrace.move.claim import claim_local
+from headrace.errors import StoreError
+from headrace.move.claim import Lease, claim_local
 from headrace.move.commands import listed
 from headrace.move.files import Folder
 from headrace.move.ticket import load_local, sealed
@@ -75,3 +77,72 @@ def test_one_bad_ticket_does_not_hide_the_others(tmp_path: Path) -> None:
     assert refusal(lambda: load_local(tmp_path / "folder")) == "PATH_NOT_USABLE"
     (tmp_path / "good" / "claim").mkdir()
     assert refusal(lambda: claim_local(tmp_path / "good")) == "TICKET_NOT_WRITTEN"
+
+
+class Line:
+    """A folder somewhere else, the way to which may fail or be slow."""
+
+    address = "far://away"
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.writes = 0
+        self.down = False
+        self.slow = threading.Event()
+        self.slow.set()
+
+    def names(self) -> list[str]:
+        return sorted(self.files)
+
+    def exists(self, name: str) -> bool:
+        return name in self.files
+
+    def write(self, name: str, text: str, *, overwrite: bool = True) -> None:
+        self.writes += 1
+        self.slow.wait(10)
+        if self.down or (name in self.files and not overwrite):
+            raise StoreError("TICKET_NOT_WRITTEN", "the line is down", hint="wait")
+        self.files[name] = text
+
+    def remove(self, name: str) -> None:
+        self.files.pop(name, None)
+
+    def until_written(self, times: int) -> None:
+        deadline, wanted = time.monotonic() + 10, self.writes + times
+        while self.writes < wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+def lease(line: Any) -> Lease:
+    return Lease(line, 0.1)
+
+
+def test_a_lease_is_written_again_after_a_failure() -> None:
+    line = Line()
+    held = lease(line)
+    line.down = True
+    line.until_written(2)
+    line.down = False
+    line.files.clear()
+    line.until_written(2)
+    assert list(line.files) == ["claim.1"]
+    held.release()
+    assert not line.files
+    line.down = True
+    assert refusal(lambda: lease(line)) == "TICKET_NOT_WRITTEN"
+
+
+def test_a_lease_that_is_released_stays_so() -> None:
+    line = Line()
+    held = lease(line)
+    line.slow.clear()
+    line.until_written(1)  # a renewal is on its way
+    releasing = threading.Thread(target=held.release)
+    releasing.start()
+    time.sleep(0.05)
+    line.slow.set()
+    releasing.join()
+    written = line.writes
+    time.sleep(0.1)
+    assert not line.files and line.writes == written

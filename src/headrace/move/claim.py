@@ -8,10 +8,10 @@ for a minute is over, and the next number may be taken.
 from __future__ import annotations
 
 import math
-import os
 import threading
 import uuid
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +22,8 @@ from headrace.move.ticket import Ticket, finish
 from headrace.store.directory import Lock
 
 LEASE_SECONDS = 60.0
+_RENEWALS = 6
+"""How often a lease is written while it lasts."""
 _NAME = "claim"
 
 
@@ -83,6 +85,8 @@ class Lease:
         self._folder = folder
         self._seconds = seconds
         self._over = threading.Event()
+        self._writing = threading.Lock()
+        """Held while the lease is written or given up: nothing puts it back."""
         self._owner = uuid.uuid4().hex
         taken = [name for name in folder.names() if name.startswith(f"{_NAME}.") and name[-1].isdigit()]
         last = max((int(name.rpartition(".")[2]) for name in taken), default=0)
@@ -101,7 +105,8 @@ class Lease:
 
     def release(self) -> None:
         self._over.set()
-        self._folder.remove(self._name)
+        with self._writing:
+            self._folder.remove(self._name)
 
     def _age(self, name: str) -> float:
         """Seconds since ``name`` was written, by the filesystem's own clock: our file was written just now."""
@@ -109,9 +114,8 @@ class Lease:
         return math.inf if ours is None or theirs is None else (ours - theirs) / 1000
 
     def _keep(self) -> None:
-        pid = os.getpid()
-        while not self._over.wait(self._seconds / 4) and os.getpid() == pid:
-            try:
-                self._folder.write(self._name, self._owner)
-            except Exception:
-                return  # the session is gone, and the lease runs out
+        while not self._over.wait(self._seconds / _RENEWALS):
+            # One that fails is made up for by the next; only if all do, the lease runs out.
+            with self._writing, suppress(Exception):
+                if not self._over.is_set():
+                    self._folder.write(self._name, self._owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,9 +10,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import typer
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 SUSPENDED = 75
 """Exit status of a query that was suspended: try again later (sysexits' EX_TEMPFAIL)."""
 
+_ASK_SECONDS = 2.0
+"""Between two looks at an address for a notice."""
 _STATES = {"NOT_A_TICKET": "not finished", "TICKET_DAMAGED": "damaged"}
 
 TicketsOption = Annotated[str, typer.Option("--tickets", "-t", help="Where tickets go: a folder or an address.")]
@@ -161,7 +165,7 @@ def listed(folder: Path) -> Result:
             row |= {
                 "state": "used" if (each / USED).exists() else "ready",
                 "bytes": ticket.bytes,
-                "done": "{} of {}".format(*ticket.progress),
+                "done": "{} of {}".format(*ticket.progress) if ticket.progress[1] else None,
                 "age": _age(time.time() - made),
                 "query": " ".join(ticket.query.split()),
             }
@@ -282,23 +286,40 @@ def _spark(conf: list[str]) -> SparkSession:
 
 
 def _wait_for_notice(notice: str | None, say: Callable[[str], None]) -> None:
+    pause = 0.2
+    if notice is not None and "://" in notice:
+        _require_address(notice)
+        pause = _ASK_SECONDS
     asked = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: asked.set())
     say("waiting for " + ("SIGTERM" if notice is None else f"SIGTERM or {notice}"))
     try:
-        while not asked.wait(2.0 if notice and "://" in notice else 0.2):
-            if notice is not None and _given(notice):
-                return
+        while not (notice is not None and _given(notice)) and not asked.wait(pause):
+            pass
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
+def _require_address(notice: str) -> None:
+    try:
+        parts = urlsplit(notice)
+        sound = parts.scheme == "file" or (parts.scheme in ("http", "https") and bool(parts.hostname))
+        sound = sound and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise HeadraceError("USAGE", f"{notice} is no address of a notice", hint="a file, or http://host/path")
+
+
 def _given(notice: str) -> bool:
-    """Whether the notice is there: a file that exists, or an address that answers with success."""
+    """Whether the notice is there: a file that exists, or an address that answers with success.
+
+    An answer that makes no sense is no notice, and whoever waits goes on waiting.
+    """
     if "://" not in notice:
-        return Path(notice).exists()
+        return os.path.exists(notice)
     try:
         with urlopen(notice, timeout=2):
             return True
-    except (URLError, OSError):
+    except (OSError, HTTPException, ValueError):
         return False

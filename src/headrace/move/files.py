@@ -176,9 +176,7 @@ class Folder:
 
 def unusable(where: str, why: str) -> StoreError:
     """The refusal for an address that cannot be reached or read."""
-    return StoreError(
-        "PATH_NOT_USABLE", f"{where}: {why}", hint="check the address, its permissions and the way there"
-    )
+    return StoreError("PATH_NOT_USABLE", f"{where}: {why}", hint="check the address, its permissions and the way there")
 
 
 def _java_error() -> type[Exception]:

@@ -141,9 +141,7 @@ class Run:
 
     def _gone(self) -> ExecutionError:
         self.forget()
-        return ExecutionError(
-            "NOT_SUSPENDED", f"the process of query {self.id} is gone", hint="run the query again"
-        )
+        return ExecutionError("NOT_SUSPENDED", f"the process of query {self.id} is gone", hint="run the query again")
 
     def path(self, kind: str) -> Path:
         return folder() / f"{self.id}.{kind}"

@@ -56,8 +56,9 @@ class Ticket:
 
     @property
     def bytes(self) -> int:
-        """What the state takes."""
-        return sum(state.bytes for state in self.states)
+        """What the state takes, or the database."""
+        files: list[tuple[str, int, int]] = self.manifest.get("files", [])
+        return sum(state.bytes for state in self.states) + sum(size for _, size, _ in files)
 
     @property
     def made_at(self) -> datetime:
@@ -140,9 +141,7 @@ def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
 
 def not_a_ticket(where: str, exists: bool) -> StoreError:
     what = "is not a ticket" if exists else "does not exist"
-    return StoreError(
-        "NOT_A_TICKET", f"{where} {what}", hint="a suspend or export that was cut short leaves no ticket"
-    )
+    return StoreError("NOT_A_TICKET", f"{where} {what}", hint="a suspend or export that was cut short leaves no ticket")
 
 
 def load_local(folder: Path) -> Ticket:
