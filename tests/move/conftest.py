@@ -22,9 +22,12 @@ HERE = Path(__file__).parent
 
 
 class OtherProcess:
-    """A Spark process that does what it is told."""
+    """A Spark process that does what it is told. One that was killed is followed by another when it is needed."""
 
     def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
         read, write = os.pipe()
         source = str(Path(headrace.__file__).parents[1])
         self.process = subprocess.Popen(
@@ -40,6 +43,8 @@ class OtherProcess:
         self._answers = os.fdopen(read)
 
     def tell(self, do: str, **command: Any) -> None:
+        if self.process.poll() is not None:
+            self._start()
         assert self.process.stdin is not None
         print(json.dumps({"do": do, **command}), file=self.process.stdin, flush=True)
 

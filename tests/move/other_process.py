@@ -53,7 +53,7 @@ def main() -> None:
                 while running.progress().finished < 1:
                     pass
                 print(pickle.dumps("begun").hex(), file=answers, flush=True)
-                running.suspend(command["path"])
+                running.suspend(command["path"], finish=command.get("finish", True))
                 return "suspended"
         raise ValueError(command)
 

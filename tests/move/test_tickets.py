@@ -79,6 +79,27 @@ def test_one_bad_ticket_does_not_hide_the_others(tmp_path: Path) -> None:
     assert refusal(lambda: claim_local(tmp_path / "good")) == "TICKET_NOT_WRITTEN"
 
 
+@pytest.mark.spark
+def test_a_process_killed_while_it_suspends_leaves_a_whole_ticket_or_none(
+    spark: SparkSession, numbers: str, tmp_path: Path, elsewhere: Any
+) -> None:
+    half = tmp_path / "half"
+    query = f"""CREATE TEMPORARY VIEW numbers USING parquet OPTIONS (path '{numbers}');
+        SELECT a.n, count(*) FROM (SELECT n, count(*) FROM numbers GROUP BY n) a CROSS JOIN range(40000000)
+        GROUP BY a.n"""
+    elsewhere.tell("suspend slowly", query=query, path=str(half), finish=False)
+    assert elsewhere.answer() == "begun"
+    deadline = time.monotonic() + 30
+    while not (half / "state").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    elsewhere.kill()  # as it writes rows
+    try:
+        headrace.resume(spark, str(half)).cancel()
+    except StoreError as error:
+        assert error.condition == "NOT_A_TICKET"
+
+
 class Line:
     """A folder somewhere else, the way to which may fail or be slow."""
 
