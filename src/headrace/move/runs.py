@@ -164,7 +164,7 @@ class Entry:
         """What was ordered; nothing if SIGTERM came from anybody else."""
         try:
             return Order(**json.loads(self._run.path("order").read_text()))
-        except (OSError, ValueError, TypeError):
+        except (OSError, HeadraceError, ValueError, TypeError):
             return None
 
     def decline(self, error: str) -> None:
@@ -173,14 +173,15 @@ class Entry:
 
     def close(self, **found: Any) -> None:
         """Say how the query ended, to whoever asked for it; otherwise the entry goes."""
-        if self._run.path("order").exists():
-            self._tell(**found)
-        else:
-            self._run.forget()
+        with suppress(OSError, HeadraceError):  # an entry that stays is removed by whoever lists the living
+            if self._run.path("order").exists():
+                self._tell(**found)
+            else:
+                self._run.forget()
         self._lock.release()
 
     def _tell(self, **found: Any) -> None:
-        with suppress(OSError):  # whoever waits for it gives up; the query is worth more
+        with suppress(OSError, HeadraceError):  # whoever waits for it gives up; the query is worth more
             self._run.put({**self._about, **found})
             self._run.path("order").unlink(missing_ok=True)
 
