@@ -134,7 +134,9 @@ def test_an_order_counts_for_what_reads_it_alone(spark: SparkSession, numbers: s
 
     assert identity(mapped("n")) != identity(mapped("k"))
     assert identity("SELECT n FROM numbers ORDER BY n") == identity("SELECT n FROM numbers ORDER BY n DESC")
-    joined = "SELECT /*+ {}(b) */ rank() OVER (PARTITION BY a.k ORDER BY a.n) FROM numbers a JOIN numbers b ON a.k = b.n"
+    joined = (
+        "SELECT /*+ {}(b) */ rank() OVER (PARTITION BY a.k ORDER BY a.n) FROM numbers a JOIN numbers b ON a.k = b.n"
+    )
     assert identity(joined.format("MERGE")) == identity(joined.format("BROADCAST"))
 
 
