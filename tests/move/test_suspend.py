@@ -306,6 +306,8 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     anew = expect("INPUT_CHANGED")  # the view has listed its files before
     written = anew._write(tickets.new_folder(spark, str(tmp_path / "u")), anew._planned.stages())
     assert 1_000 in [modified for _, _, modified in written.manifest["inputs"]["files"]]
+    shutil.rmtree(numbers)
+    assert refusal(lambda: headrace.resume(spark, ticket)) == "INPUT_CHANGED"
     spark.catalog.dropTempView("numbers")
     assert refusal(lambda: headrace.resume(spark, ticket)) == "TABLE_OR_VIEW_NOT_FOUND"
 

@@ -67,6 +67,21 @@ class Inputs:
             )
 
 
+def list_anew(analyzed: Any) -> None:
+    """Have the files of a query's inputs listed again: views of the session may have listed theirs long ago."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        for part in (analyzed, *each_of(analyzed.subqueriesAll())):
+            part.refresh()
+    except Py4JJavaError as error:
+        raise StoreError(
+            "INPUT_CHANGED",
+            f"the files of an input cannot be listed: {error.java_exception.getMessage()}",
+            hint="have the inputs where they were",
+        ) from None
+
+
 def inputs_of(reader: PlanReader, root: Operator) -> Inputs:
     """What the plan reads. Spark listed its files when it planned; nothing is read here."""
     found = Inputs()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.failures import from_spark
 from headrace.errors import StoreError
+from headrace.move.inputs import list_anew
 from headrace.move.plan import Operator, Pipeline, dependencies, in_order, placements
 from headrace.move.program import Program, copy_of, frame_of
 from headrace.move.spark_plans import PlanReader, Stage, each_of, stages, with_state
@@ -117,8 +118,7 @@ def plan(
     try:
         execution: Any = frame._jdf.queryExecution()
         if fresh:
-            for part in (execution.analyzed(), *each_of(execution.analyzed().subqueriesAll())):
-                part.refresh()
+            list_anew(execution.analyzed())
         if cached_at:
             jvm: Any = session._jvm
             of_rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows
