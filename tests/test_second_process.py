@@ -21,6 +21,7 @@ from headrace.database import Database
 from headrace.errors import HeadraceError
 from headrace.loading import Loader
 from headrace.stream.ring import Scan
+from headrace.stream.ring.book import Claimed
 from headrace.stream.ring.layout import READERS, REFUSALS
 
 PREAMBLE = """
@@ -180,6 +181,27 @@ def test_a_fault_of_the_owner_does_not_end_its_service(db: Database, monkeypatch
     with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
         running.finish().rows()
     assert posts.insert([(2, "y")]) == 1
+    assert db.sql("SELECT uid, n FROM per_user").rows() == [(2, 1)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_rows_that_the_owner_lost_are_nobodys(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads for the views after it has failed does not pass what came meanwhile off as taken."""
+
+    def faulty(*_: Any) -> None:
+        raise MemoryError
+
+    posts = headrace.ring(db.path, "posts")
+    ring = db.runtime.rings.all()[0]
+    reading = Scan.start(ring, ["uid"])
+    with monkeypatch.context() as patched:
+        patched.setattr(Scan, "_copy", faulty)
+        with pytest.raises(HeadraceError, match=r"STREAM_OWNER_UNREACHABLE.* maybe the next 1"):
+            posts.insert([(1, "x")])
+    assert posts.insert([(2, "y")]) == 1
+    assert ring.book.is_refused(Claimed(0, 0, 1, 0, 0))
+    with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
+        reading.next()
     assert db.sql("SELECT uid, n FROM per_user").rows() == [(2, 1)]
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import ExecutionError, HeadraceError
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.scan import Ticket, WindowOver
 from headrace.types import BIGINT, INT, STRING, Field
@@ -66,6 +69,82 @@ def read(folder: Path, reader: int, ident: int, worker: int) -> None:
     for ns in seen.values():
         assert ns == sorted(set(ns))
     print(";".join(f"{w}:{','.join(map(str, ns))}" for w, ns in seen.items()))
+
+
+def read_what_is_there(folder: Path) -> None:
+    """Read from the oldest tuple on, anew whenever writers have come round; print how many tuples and how often."""
+    ring = Ring.open(folder)
+    print("ready", flush=True)
+    seen = batches = overruns = 0
+    while True:
+        scan = Scan.start(ring, [f.name for f in CHECKED], oldest=True, timeout=60)
+        try:
+            while True:
+                batch = scan.next(most=400)
+                assert batch is not None
+                batch.validate(full=True)
+                assert all(map(is_whole, batch.to_pylist()))
+                seen, batches = seen + batch.num_rows, batches + 1
+                time.sleep(0.05 if batches % 5 == 0 else 0)
+        except ExecutionError as error:
+            scan.give_up()
+            if error.condition == "STREAM_CLOSED":
+                break
+            assert error.condition == "STREAM_OVERRUN", error
+            overruns += 1
+    print(seen, overruns)
+
+
+class Actor:
+    """Does with a ring what it is told."""
+
+    def __init__(self) -> None:
+        self._ring: Any = None
+        self._picked: dict[int, tuple[Scan, int, int]] = {}
+
+    def tell(self, name: str, *given: Any) -> Any:
+        """Do it; returns what came of it, or the condition of the failure."""
+        try:
+            return getattr(self, f"_{name}")(*given)
+        except HeadraceError as error:
+            return error.condition
+
+    def _open(self, folder: str) -> None:
+        self._ring = Ring.open(Path(folder))
+
+    def _write(self, writer: int, start: int, count: int) -> None:
+        self._ring.write(checked_rows(writer, start, count))
+
+    def _begin(self) -> list[int]:
+        ticket = Scan.start(self._ring, ["n"]).ticket
+        return [ticket.reader, ticket.id]
+
+    def _pick(self, reader: int, ident: int, worker: int, most: int) -> int:
+        """How many tuples were picked, to be copied later."""
+        scan = Scan(self._ring, Ticket(reader, ident), [f.name for f in CHECKED], worker)
+        picked = scan._pick(most)
+        if picked is None:
+            return 0
+        self._picked[ident] = scan, *picked
+        return picked[1] - picked[0]
+
+    def _copy(self, ident: int) -> list[list[int]]:
+        """The writer and the number of each tuple that was picked."""
+        scan, lo, hi = self._picked.pop(ident)
+        batch = scan._copy(lo, hi)
+        scan._release(lo, batch is not None)
+        assert batch is not None
+        batch.validate(full=True)
+        rows = batch.to_pylist()
+        assert all(map(is_whole, rows)), rows
+        return [[row["writer"], row["n"]] for row in rows]
+
+
+def serve(_: Path) -> None:
+    """Do what is told by lines of JSON, and answer each with another."""
+    actor = Actor()
+    for line in sys.stdin:
+        print(json.dumps(actor.tell(*json.loads(line))), flush=True)
 
 
 def claim_and_hang(folder: Path, rows: int) -> None:

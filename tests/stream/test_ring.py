@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -12,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +24,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from ring_processes import CHECKED, checked_rows, is_whole
+from ring_processes import CHECKED, Actor
 
 from headrace.errors import ExecutionError
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.book import Overflow
 from headrace.stream.ring.layout import CLAIMS, Claim, Head, Reader, Word
 from headrace.stream.ring.ring import Terms
-from headrace.stream.ring.scan import WindowOver
+from headrace.stream.ring.scan import Ticket, WindowOver
 from headrace.types import (
     BIGINT,
     BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
+    FLOAT,
     INT,
+    SMALLINT,
     STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     TINYINT,
     Field,
     arrow_schema,
@@ -245,6 +250,8 @@ def test_every_type_comes_back(rings: Any) -> None:
     columns = (
         *(Field("b", BOOLEAN), Field("t", TINYINT), Field("i", INT), Field("l", BIGINT), Field("d", DOUBLE)),
         *(Field("day", DATE), Field("at", TIMESTAMP), Field("x", BINARY), Field("dec", decimal(38, 10))),
+        *(Field("s", SMALLINT), Field("f", FLOAT), Field("local", TIMESTAMP_NTZ), Field("small", decimal(18, 3))),
+        *(Field("tiny", decimal(5, 2)), Field("text", STRING)),
     )
     ring = rings(64, columns=columns)
     text = "2020-01-02 03:04:05.123456"
@@ -259,8 +266,15 @@ def test_every_type_comes_back(rings: Any) -> None:
             "at": pa.array([text, None, text]).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")),
             "x": [b"", None, b"\0" * 100],
             "dec": pa.array([None, "-1.5", "9999999999999999999999999999.0"]).cast(pa.decimal128(38, 10)),
+            "s": pa.array([-(2**15), None, 2**15 - 1], pa.int16()),
+            "f": pa.array([float("inf"), None, -1.5], pa.float32()),
+            "local": pa.array([text, None, "1899-12-31 23:59:59.999999"]).cast(pa.timestamp("us")),
+            "small": pa.array(["-999999999999999.999", None, "0.001"]).cast(pa.decimal128(18, 3)),
+            "tiny": pa.array(["-999.99", None, "0.01"]).cast(pa.decimal128(5, 2)),
+            "text": ["", None, "é" * 100],
         }
     )
+    assert values.schema.types == [f.type.arrow for f in columns]
     scan = Scan.start(ring, [f.name for f in columns])
     ring.write(values.slice(1))
     ring.write(values)
@@ -372,6 +386,20 @@ def test_blocked_writer_goes_on_without_a_reader_that_stands_still(rings: Any) -
     used = ring.usage()
     assert used.blocked_seconds > 0.1
     assert used.readers == ()
+
+
+def test_writers_wait_for_a_worker_that_copies(rings: Any) -> None:
+    ring = rings(10, timeout=60)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 10)))
+    assert scan._pick(100) == (0, 10)
+    writer = threading.Thread(target=ring.write, args=(rows_of(numbered(10, 1)),))
+    writer.start()
+    time.sleep(0.1)
+    assert ring.end == 10
+    scan._release(0, True)
+    writer.join()
+    assert [row["n"] for row in drained(scan)] == [10]
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -651,40 +679,160 @@ def test_torture_four_writers_four_readers(rings: Any, folder: Path) -> None:
     assert ring.usage().lost == 0
 
 
-def test_torture_overwritten_readers_never_see_a_torn_tuple(rings: Any) -> None:
-    ring = rings(512, Overflow.OVERWRITE, columns=CHECKED, timeout=0.5, text_limit=1 << 14)
-    stop = threading.Event()
-    seen, overruns, torn = [0], [0], list[Any]()
+def test_torture_overwritten_readers_never_see_a_torn_tuple(rings: Any, folder: Path) -> None:
+    ring = rings(512, Overflow.OVERWRITE, columns=CHECKED, text_limit=1 << 14)
+    readers = [started("read_what_is_there", folder) for _ in range(2)]
+    for reader in readers:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+    writers = [started("write", folder, w, 5000) for w in range(2)]
+    assert [w.communicate() and w.returncode for w in writers] == [0, 0]
+    ring.destroy()
+    outputs = [reader.communicate()[0] for reader in readers]
+    assert [reader.returncode for reader in readers] == [0, 0]
+    seen, overruns = zip(*(map(int, text.split()) for text in outputs), strict=True)
+    assert all(seen)
+    assert sum(overruns)
 
-    def read() -> None:
-        while not stop.is_set():
-            scan = Scan.start(ring, [f.name for f in CHECKED], oldest=True)
-            try:
-                while not stop.is_set():
-                    batch = scan.next(most=400, wait=0.05)
-                    if batch is not None:
-                        seen[0] += batch.num_rows
-                        torn.extend(row for row in batch.to_pylist() if not is_whole(row))
-            except (ExecutionError, WindowOver):
-                overruns[0] += 1
-            scan.give_up()
 
-    def write(writer: int) -> None:
-        for at in range(0, 8000, 100):
-            ring.write(chunks[writer][at : at + 100])
+class Remote:
+    """An actor in a process of its own."""
 
-    chunks = [checked_rows(w, 0, 8000) for w in range(2)]
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    writers = [threading.Thread(target=write, args=(w,)) for w in range(2)]
-    for thread in (*readers, *writers):
-        thread.start()
-    for thread in writers:
-        thread.join()
-    stop.set()
-    for thread in readers:
-        thread.join()
-    assert not torn
-    assert seen[0]
+    def __init__(self) -> None:
+        command = [sys.executable, str(SCRIPT), "serve", "-"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def tell(self, *told: Any) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(told), file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def end(self) -> None:
+        self._process.communicate()
+
+
+@cache
+def actors() -> tuple[Actor, Remote, Remote]:
+    return Actor(), Remote(), Remote()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def actors_end() -> Iterator[None]:
+    yield
+    if actors.cache_info().currsize:
+        for remote in actors()[1:]:
+            remote.end()
+
+
+@dataclass
+class Shared:
+    """A reader whose workers are in all processes."""
+
+    scan: Scan
+    at: int
+    picked: dict[int, tuple[int, list[list[int]]]]
+    """What each of them is copying: the first id, and the tuples."""
+
+
+class SharedRingModel(RuleBasedStateMachine):
+    """A ring that overwrites, written and read by three processes, beside a list of all that was ever written.
+
+    Whoever picks a range may copy it after the others have done something else.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ring: Ring | None = None
+        self.written: list[list[int]] = []
+        self.readers: list[Shared] = []
+
+    @precondition(lambda self: self.ring is None)
+    @rule(capacity=st.integers(1, 24), text=st.integers(40, 400))
+    def make(self, capacity: int, text: int) -> None:
+        folder = Path(f"/tmp/ring-model-{os.getpid()}-{id(self)}")
+        self.ring = Ring.create(folder, "s", CHECKED, Terms(capacity, 60, Overflow.OVERWRITE), text_limit=text)
+        for actor in actors():
+            assert actor.tell("open", str(folder)) is None
+
+    @precondition(lambda self: self.ring is not None)
+    @rule(who=st.integers(0, 2), count=st.integers(1, 12))
+    def insert(self, who: int, count: int) -> None:
+        start = sum(writer == who for writer, _ in self.written)
+        assert actors()[who].tell("write", who, start, count) is None
+        self.written += [[who, n] for n in range(start, start + count)]
+
+    @precondition(lambda self: self.ring is not None and len(self.readers) < 2)
+    @rule(who=st.integers(0, 2))
+    def begin(self, who: int) -> None:
+        assert self.ring is not None
+        ticket = Ticket(*actors()[who].tell("begin"))
+        self.readers.append(Shared(Scan(self.ring, ticket, ["n"]), len(self.written), {}))
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), who=st.integers(0, 2), most=st.integers(1, 10))
+    def pick(self, data: st.DataObject, who: int, most: int) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        if who not in reader.picked:
+            ticket = reader.scan.ticket
+            count = actors()[who].tell("pick", ticket.reader, ticket.id, who, most)
+            lo = reader.scan.position - (count if isinstance(count, int) else 0)
+            if count == "STREAM_OVERRUN":
+                return self.overrun(reader, lo)
+            if not count:
+                assert reader.at == len(self.written)
+                return None
+            reader.picked[who] = lo, self.written[reader.at : reader.at + count]
+            reader.at += count
+        return None
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), who=st.integers(0, 2), others=st.lists(st.integers(0, 15), min_size=1, max_size=3))
+    def read(self, data: st.DataObject, who: int, others: list[int]) -> None:
+        """Pick and copy a few times, while another writes."""
+        for count in others:
+            if self.readers:
+                self.pick(data, who, 8)
+            if count:
+                self.insert((who + 1) % 3, count)
+            if any(reader.picked for reader in self.readers):
+                self.copy(data)
+
+    @precondition(lambda self: any(reader.picked for reader in self.readers))
+    @rule(data=st.data())
+    def copy(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from([reader for reader in self.readers if reader.picked]))
+        who = data.draw(st.sampled_from(sorted(reader.picked)))
+        lo, expected = reader.picked.pop(who)
+        found = actors()[who].tell("copy", reader.scan.ticket.id)
+        if found == "STREAM_OVERRUN":
+            return self.overrun(reader, lo)
+        assert found == expected
+        return None
+
+    def overrun(self, reader: Shared, lo: int) -> None:
+        """It is not said without a reason, and said to all its workers."""
+        assert self.ring is not None
+        assert self.ring.end > lo + self.ring.terms.capacity
+        ticket = reader.scan.ticket
+        for who, actor in enumerate(actors()):
+            assert actor.tell("pick", ticket.reader, ticket.id, who, 1) == "STREAM_OVERRUN"
+        reader.scan.give_up()
+        self.readers.remove(reader)
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from(self.readers))
+        assert reader.scan.end() == 0
+        self.readers.remove(reader)
+
+    def teardown(self) -> None:
+        if self.ring is not None:
+            self.ring.destroy()
+
+
+SharedRingModel.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=30)
+test_differential_ring_model_of_three_processes = SharedRingModel.TestCase
 
 
 # Killed processes

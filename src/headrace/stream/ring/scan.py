@@ -235,9 +235,11 @@ class Scan:
         with book.locked() as words:
             entry = self._entry()
             book.head.cells[self.ticket.reader, self._worker, Reader.CELL_LO] = -1
-            if words[Word.CLAIMED] > lo + book.capacity or not whole:
+            if words[Word.CLAIMED] > lo + book.capacity:
                 raise self._overrun(words, entry, int(words[Word.CLAIMED]) - lo)
             self._check(words, entry)
+            if not whole:
+                raise gone(self.ring.stream)
 
     # Ending
 
