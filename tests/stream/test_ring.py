@@ -964,6 +964,26 @@ def test_the_end_of_a_ring_takes_whatever_lies_there(rings: Any, folder: Path) -
     assert not folder.exists()
 
 
+def test_a_killed_scan_worker_is_told_of_by_whoever_is_not_killed_as_it_looks(rings: Any, folder: Path) -> None:
+    ring = rings(100, timeout=30)
+    scans = []
+    for words in range(20):
+        scans.append(Scan.start(ring, ["n"], oldest=True))
+        if not words:
+            ring.write(rows_of(numbered(0, 10)))
+        entry = ring.book.head.cells[scans[-1].ticket.reader, 1]
+        entry[:] = 0, 1 << 22 | 1, 1, time.monotonic_ns()  # as a worker leaves it that is killed while it copies
+        ring.book.head.readers[scans[-1].ticket.reader, Reader.POSITION] = 10
+        Mortal.left = words
+        with suppress(Killed):
+            mortal(folder).usage()
+    time.sleep(0.03)
+    ring.usage()
+    for scan in scans:
+        with pytest.raises(ExecutionError, match="STREAM_READER_DIED"):
+            scan.next()
+
+
 def test_a_ring_that_is_no_more_says_so(rings: Any, folder: Path) -> None:
     ring = rings(100)
     other = Ring.open(folder)
