@@ -388,6 +388,20 @@ def test_blocked_writer_goes_on_without_a_reader_that_stands_still(rings: Any) -
     assert used.readers == ()
 
 
+def test_writers_wait_for_a_worker_that_copies(rings: Any) -> None:
+    ring = rings(10, timeout=60)
+    scan = Scan.start(ring, ["n"])
+    ring.write(rows_of(numbered(0, 10)))
+    assert scan._pick(100) == (0, 10)
+    writer = threading.Thread(target=ring.write, args=(rows_of(numbered(10, 1)),))
+    writer.start()
+    time.sleep(0.1)
+    assert ring.end == 10
+    scan._release(0, True)
+    writer.join()
+    assert [row["n"] for row in drained(scan)] == [10]
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_blocked_writer_goes_on_without_a_worker_that_stands_still_as_it_copies(rings: Any, shared: bool) -> None:
     ring = rings(10, patience=0.2, timeout=60)
@@ -741,13 +755,13 @@ class SharedRingModel(RuleBasedStateMachine):
             assert actor.tell("open", str(folder)) is None
 
     @precondition(lambda self: self.ring is not None)
-    @rule(who=st.integers(0, 2), count=st.integers(1, 30))
+    @rule(who=st.integers(0, 2), count=st.integers(1, 12))
     def insert(self, who: int, count: int) -> None:
         start = sum(writer == who for writer, _ in self.written)
         assert actors()[who].tell("write", who, start, count) is None
         self.written += [[who, n] for n in range(start, start + count)]
 
-    @precondition(lambda self: self.ring is not None and len(self.readers) < 4)
+    @precondition(lambda self: self.ring is not None and len(self.readers) < 2)
     @rule(who=st.integers(0, 2))
     def begin(self, who: int) -> None:
         assert self.ring is not None
@@ -770,6 +784,18 @@ class SharedRingModel(RuleBasedStateMachine):
             reader.picked[who] = lo, self.written[reader.at : reader.at + count]
             reader.at += count
         return None
+
+    @precondition(lambda self: self.readers)
+    @rule(data=st.data(), who=st.integers(0, 2), others=st.lists(st.integers(0, 15), min_size=1, max_size=3))
+    def read(self, data: st.DataObject, who: int, others: list[int]) -> None:
+        """Pick and copy a few times, while another writes."""
+        for count in others:
+            if self.readers:
+                self.pick(data, who, 8)
+            if count:
+                self.insert((who + 1) % 3, count)
+            if any(reader.picked for reader in self.readers):
+                self.copy(data)
 
     @precondition(lambda self: any(reader.picked for reader in self.readers))
     @rule(data=st.data())
@@ -936,6 +962,26 @@ def test_the_end_of_a_ring_takes_whatever_lies_there(rings: Any, folder: Path) -
     (folder / "of somebody").mkdir()
     ring.destroy()
     assert not folder.exists()
+
+
+def test_a_killed_scan_worker_is_told_of_by_whoever_is_not_killed_as_it_looks(rings: Any, folder: Path) -> None:
+    ring = rings(100, timeout=30)
+    scans = []
+    for words in range(20):
+        scans.append(Scan.start(ring, ["n"], oldest=True))
+        if not words:
+            ring.write(rows_of(numbered(0, 10)))
+        entry = ring.book.head.cells[scans[-1].ticket.reader, 1]
+        entry[:] = 0, 1 << 22 | 1, 1, time.monotonic_ns()  # as a worker leaves it that is killed while it copies
+        ring.book.head.readers[scans[-1].ticket.reader, Reader.POSITION] = 10
+        Mortal.left = words
+        with suppress(Killed):
+            mortal(folder).usage()
+    time.sleep(0.03)
+    ring.usage()
+    for scan in scans:
+        with pytest.raises(ExecutionError, match="STREAM_READER_DIED"):
+            scan.next()
 
 
 def test_a_ring_that_is_no_more_says_so(rings: Any, folder: Path) -> None:

@@ -350,8 +350,8 @@ class Book:
                     continue
             for cell in cells:
                 if cell[Reader.CELL_LO] >= 0 and not lives(cell[Reader.CELL_PID], cell[Reader.CELL_BEGAN]):
-                    cell[Reader.CELL_LO] = -1
                     reader[Reader.STATE] = Reader.BROKEN
+                    cell[Reader.CELL_LO] = -1
 
     def _reading(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which readers still have something to come."""

@@ -260,9 +260,9 @@ class Ring:
     def await_owner(self, patience: float) -> None:
         """Ask the owner to read for its views what this process inserts, and wait until it does."""
         deadline = time.monotonic() + patience
-        with self.book.locked() as words:
-            words[Word.AWAITED] = max(1, int(words[Word.AWAITED]))
         while self.book.head.words[Word.AWAITED] != 2:
+            with self.book.locked() as words:
+                words[Word.AWAITED] = max(1, int(words[Word.AWAITED]))
             self.check_open()
             time.sleep(0.002)
             if time.monotonic() > deadline:

@@ -97,16 +97,14 @@ class RingWriter:
         ring, book = self._ring, self._ring.book
         if not book.await_visible(claimed.hi, ring.terms.patience) and book.withdraw(claimed):
             raise stalled(ring.stream)
-        pause = 0.0
-        while True:
-            pumped = book.is_pumped()
-            if book.taken >= claimed.hi:  # looked at last: who has gone meanwhile may have done it before
-                break
+        pause, pumped = 0.0, True
+        while book.taken < claimed.hi:  # looked at again when nobody is there: it may have been the last thing done
             if not pumped:
                 ring.check_open()
                 raise unreachable(ring.stream)
             time.sleep(pause)
             pause = min(0.002, pause + 0.0001)
+            pumped = pause < 0.002 or book.is_pumped()
         refused = book.is_refused(claimed)
         if refused:
             raise ExecutionError(
