@@ -85,6 +85,9 @@ FROM (SELECT 'sale' AS kind, amount AS v FROM sales UNION ALL SELECT 'fact', val
 SELECT item, day, amount, rank() OVER (PARTITION BY item ORDER BY amount DESC, day, id) AS place,
        sum(amount) OVER (PARTITION BY day) AS of_day
 FROM sales ORDER BY item, place LIMIT 40;
+-- repartitioned
+SELECT item, day, sum(n) OVER (PARTITION BY item ORDER BY day) AS so_far
+FROM (SELECT /*+ REPARTITION(8) */ item, day, count(*) AS n FROM sales GROUP BY item, day) ORDER BY item, day;
 -- rolled
 SELECT item % 3 AS kind, day, sum(amount) AS amount, grouping_id() AS level FROM sales
 GROUP BY ROLLUP (item % 3, day) ORDER BY level, kind NULLS LAST, day NULLS LAST;
@@ -106,7 +109,8 @@ SELECT week, (SELECT max(value) FROM facts WHERE id > (SELECT avg(item) FROM eve
 FROM sales JOIN days USING (day) WHERE amount > (SELECT avg(amount) FROM sales WHERE item = (SELECT min(item) FROM sales))
 GROUP BY week ORDER BY week;
 -- limited
-SELECT day, count(*) AS n FROM (SELECT day FROM sales ORDER BY id LIMIT 200) GROUP BY day ORDER BY day;
+SELECT week, count(*) AS n FROM (SELECT day FROM sales ORDER BY id LIMIT 200) JOIN days USING (day)
+GROUP BY week ORDER BY week;
 -- inline
 SELECT v.name, sum(s.amount) AS amount FROM sales s JOIN (VALUES (1, 'one'), (2, 'two'), (2, 'zwei')) AS v(item, name)
 ON s.item = v.item GROUP BY v.name ORDER BY 1;
