@@ -21,7 +21,8 @@ from headrace.sql.parsing import node_at
 _OVERFLOWS = ("block", "overwrite", "error")
 _DAY = 86_400_000_000
 _UNITS = (("day", _DAY), ("hour", 3_600_000_000), ("minute", 60_000_000))
-_LONGEST = 36_500 * _DAY
+_EVER = (1 << 63) - 1
+_LONGEST_WAIT = 36_500 * _DAY
 """A hundred years: clocks count nanoseconds in 64 bits."""
 
 
@@ -72,9 +73,9 @@ def buffer_of(tree: exp.Expr, at: Position) -> Buffer | None:
         elif name == "overflow":
             buffer = replace(buffer, overflow=_overflow(value, position))
         elif name == "timeout":
-            buffer = replace(buffer, timeout=_span(name, "2 seconds", value, position))
+            buffer = replace(buffer, timeout=_span(name, "2 seconds", value, position, _LONGEST_WAIT))
         else:
-            buffer = replace(buffer, patience=_span(name, "2 seconds", value, position))
+            buffer = replace(buffer, patience=_span(name, "2 seconds", value, position, _LONGEST_WAIT))
     return buffer
 
 
@@ -102,18 +103,18 @@ def _overflow(value: exp.Expr | None, position: Position) -> str:
     return given
 
 
-def _span(name: str, example: str, value: exp.Expr | None, position: Position) -> int:
+def _span(name: str, example: str, value: exp.Expr | None, position: Position, longest: int = _EVER) -> int:
     length = None
     if isinstance(value, exp.Interval):
         length = interval_literal(value)
     elif isinstance(value, exp.Literal) and value.is_string:
         length = interval_text(value.name)
-    if length is None or length.type.name != "interval_time" or not 0 < length.value <= _LONGEST:
+    if length is None or length.type.name != "interval_time" or not 0 < length.value <= longest:
         raise SqlError(
             f"INVALID_{name.upper()}",
             f"{name} is {value.sql() if value is not None else 'empty'}",
             position=position,
-            hint=f"give a length of time in days (up to {_LONGEST // _DAY:,}), hours, minutes or seconds: "
+            hint=f"give a length of time in days (up to {longest // _DAY:,}), hours, minutes or seconds: "
             f"{name} = '{example}'",
         )
     return int(length.value)
