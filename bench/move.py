@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from headrace.move import RunningQuery, Ticket
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Advice:
     now: float
     """Moved with what is in flight given up: ``suspend(path, finish=False)``."""
     next_stage: float
-    """Moved when what is in flight is finished: ``suspend(path)``."""
+    """Moved when what is in flight is finished: ``suspend(path, finish=True)``."""
     restart: float
     """Started again elsewhere."""
     state_bytes: int

@@ -52,6 +52,11 @@ class Planned:
         return dependencies(self.root)
 
     @cached_property
+    def told(self) -> dict[Pipeline, Any]:
+        """What was said of pipelines that are finished: it does not change, and Spark is slow to look it up."""
+        return {}
+
+    @cached_property
     def is_adaptive(self) -> bool:
         """Some plans of one pipeline are not worth adapting; they have no stages."""
         return str(self.adaptive.getClass().getSimpleName()) == "AdaptiveSparkPlanExec"

@@ -72,10 +72,13 @@ def pipelines_of(
         if pipeline is None:
             continue
         stage = held.get(pipeline)
-        if stage is not None and stage.finished:
+        if pipeline in planned.told:
+            yield planned.told[pipeline]
+        elif stage is not None and stage.finished:
             size, rows = states.size_of(stage)
             seconds = states.seconds_of(planned.spark, stage)
-            yield PipelineProgress(states.operator_of(stage), True, rows, size, seconds)
+            planned.told[pipeline] = PipelineProgress(states.operator_of(stage), True, rows, size, seconds)
+            yield planned.told[pipeline]
         elif pipeline in carried:
             state = carried[pipeline]
             yield PipelineProgress(state.operator, True, state.rows, state.bytes, moved=True)
