@@ -148,13 +148,13 @@ RING_QUERIES = ("q1", "q3", "q4", "q6", "q7", "q9", "q10", "q12", "q14", "q15", 
 """The twelve of 003 §4.1."""
 
 
-@pytest.mark.parametrize("format", ["csv", "parquet"])
+@pytest.mark.parametrize(("format", "engine"), [("csv", "auto"), ("parquet", "tasks")])
 def test_differential_queries_of_the_stream_itself_equal_spark_batch(
-    spark: SparkSession, data: Path, expected: dict[str, pa.Table], format: str
+    spark: SparkSession, data: Path, expected: dict[str, pa.Table], format: str, engine: str
 ) -> None:
     """The twelve queries of 003, all at once, while lineitem is copied into a ring it does not fit into."""
     header: dict[str, Any] = {"header": True} if format == "csv" else {}
-    with headrace.connect(spark=spark) as db:
+    with headrace.connect(spark=spark, engine=engine) as db:
         db.sql(f"CREATE STREAM lineitem ({LINEITEM}) WITH (capacity = 8192, timeout = '60 seconds')")
         for name, (ddl, key) in TABLES.items():
             db.sql(f"CREATE TABLE {name} ({ddl}, PRIMARY KEY ({key}))")

@@ -7,7 +7,6 @@ a ticket says the rest (``ticket.py``).
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import uuid
@@ -363,17 +362,19 @@ class RunningQuery:
     def _finish_stages(self, grace: float | None, *, every: bool) -> None:
         """Wait for the stages in flight, or those worth it; new ones may begin meanwhile, and are given up.
 
-        A pause gives up all.
+        One that does not get on, because others that are not worth it have the cores, is waited for no longer than is
+        at stake. A pause gives up all.
         """
-        ends = math.inf if grace is None else time.monotonic() + grace
+        began = time.monotonic()
         attempt = self._attempt
         flying = list(self._stages().values())
         while attempt is not None and self._attempt is attempt and not self._over.is_set():
             # The lock is given up, so that the query may end.
             self._changing.release()
             try:
-                flying = [s for s in flying if not s.finished and (every or states.worth_finishing(self._user, s))]
-                if not flying or time.monotonic() > ends:
+                waited = time.monotonic() - began
+                flying = [s for s in flying if not s.finished and (every or states.at_stake(self._user, s) > waited)]
+                if not flying or (grace is not None and waited > grace):
                     break
                 time.sleep(_POLL_SECONDS)
             finally:

@@ -8,7 +8,6 @@ goes on. The folder may be shared by hosts: each leaves the others' queries alon
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any
 
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.move.files import unusable
-from headrace.store.directory import Lock
+from headrace.store.directory import Lock, is_locked
 
 
 def folder() -> Path:
@@ -72,17 +71,7 @@ class Run:
 
     def alive(self) -> bool:
         """Whether its process is: it holds the lock."""
-        try:
-            fd = os.open(self.path("lock"), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return is_locked(self.path("lock"))
 
     def suspend(self, order: Order, patience: float = 60.0) -> str:
         """Have the process suspend the query: the ticket's address."""

@@ -184,20 +184,21 @@ def seconds_a_byte(spark: SparkSession) -> float:
     return _CORE_SECONDS_A_BYTE / _cores(spark)
 
 
-def worth_finishing(spark: SparkSession, stage: Stage) -> bool:
-    """Whether a stage in flight is better finished and moved than given up and run elsewhere.
+def at_stake(spark: SparkSession, stage: Stage) -> float:
+    """Seconds of work that are lost if a stage in flight is given up; none if its rows would not be worth moving.
 
-    What is left of it has to be done in any case. So it is worth it if to move its rows, as many as its finished tasks
-    let expect, costs less than these tasks have. A broadcast is small.
+    What is left of it has to be done in any case, here or elsewhere. So to finish it is worth it if to move its rows,
+    as many as its finished tasks let expect, costs less than these tasks have. A broadcast is small.
     """
     exchange = exchange_of(stage)
     if "Shuffle" not in str(exchange.getClass().getSimpleName()):
-        return True
+        return _pipeline_seconds(spark, exchange) or 0.0
     finished = _tasks_finished(spark, exchange)
     if not finished:
-        return False
+        return 0.0
     size = int(exchange.metrics().apply("dataSize").value()) * int(exchange.numMappers()) / finished
-    return _seconds_to_move(spark, size) < cost_of_running(spark, stage)
+    done = cost_of_running(spark, stage)
+    return done if _seconds_to_move(spark, size) < done else 0.0
 
 
 def _tasks_finished(spark: SparkSession, exchange: Any) -> int:
@@ -215,11 +216,17 @@ def cost_of_running(spark: SparkSession, stage: Stage) -> float:
     exchange = exchange_of(stage)
     if "Shuffle" not in str(exchange.getClass().getSimpleName()):
         return seconds_of(spark, stage) or math.inf
-    made = exchange.child().metrics()
-    if not made.contains("pipelineTime"):
+    seconds = _pipeline_seconds(spark, exchange)
+    if seconds is None:
         return math.inf
-    shuffled = int(exchange.metrics().apply("shuffleWriteTime").value()) / 1e6
-    return max(0.0, int(made.apply("pipelineTime").value()) - shuffled) / 1000 / _cores(spark)
+    shuffled = int(exchange.metrics().apply("shuffleWriteTime").value()) / 1e9 / _cores(spark)
+    return max(0.0, seconds - shuffled)
+
+
+def _pipeline_seconds(spark: SparkSession, exchange: Any) -> float | None:
+    """How long the finished tasks below an exchange ran, if Spark says."""
+    made = exchange.child().metrics()
+    return int(made.apply("pipelineTime").value()) / 1000 / _cores(spark) if made.contains("pipelineTime") else None
 
 
 def _cores(spark: SparkSession) -> int:

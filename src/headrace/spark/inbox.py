@@ -34,7 +34,7 @@ from typing import Any
 
 from headrace.engine.failures import packed, restored
 from headrace.errors import DataError, HeadraceError, StoreError
-from headrace.store.directory import DATABASE, sync_file
+from headrace.store.directory import DATABASE, is_locked, sync_file
 
 INBOX = "inbox"
 JOB = "job-"
@@ -278,17 +278,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def owned(database: Path) -> bool:
     """Whether some process has the database open."""
-    try:
-        fd = os.open(_owner(database), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return is_locked(_owner(database))
 
 
 def require_database(path: str | None) -> Path:

@@ -109,6 +109,21 @@ class Lock:
             self._fd = -1
 
 
+def is_locked(path: Path) -> bool:
+    """Whether some process holds an exclusive lock on a file, as :class:`Lock` does; no file is not locked."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 

@@ -1,0 +1,35 @@
+"""Rings that end with their test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ring_cases import COLUMNS
+
+from headrace.stream.ring import Ring
+from headrace.stream.ring.book import Overflow
+from headrace.stream.ring.ring import Terms
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "ring"
+
+
+@pytest.fixture
+def rings(folder: Path) -> Iterator[Any]:
+    made: list[Ring] = []
+
+    def make(capacity: int, overflow: Overflow = Overflow.BLOCK, **given: Any) -> Ring:
+        columns, limit = given.pop("columns", COLUMNS), given.pop("text_limit", 1 << 20)
+        terms = Terms(capacity, given.pop("timeout", 0.2), overflow, given.pop("patience", 60.0))
+        made.append(Ring.create(folder, "s", columns, terms, text_limit=limit))
+        return made[-1]
+
+    yield make
+    for ring in made:
+        if ring.folder.exists():
+            ring.destroy()
