@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLL_SECONDS = 0.02
+_MOMENT = 1.0
+"""Seconds that tasks may take to be heard of."""
 _WRITERS = 4
 """States written at a time."""
 
@@ -362,8 +364,7 @@ class RunningQuery:
     def _finish_stages(self, grace: float | None, *, every: bool) -> None:
         """Wait for the stages in flight, or those worth it; new ones may begin meanwhile, and are given up.
 
-        One that does not get on, because others that are not worth it have the cores, is waited for no longer than is
-        at stake. A pause gives up all.
+        A pause gives up all.
         """
         began = time.monotonic()
         attempt = self._attempt
@@ -373,13 +374,22 @@ class RunningQuery:
             self._changing.release()
             try:
                 waited = time.monotonic() - began
-                flying = [s for s in flying if not s.finished and (every or states.at_stake(self._user, s) > waited)]
+                flying = [s for s in flying if not s.finished and (every or self._worth_waiting(s, waited))]
                 if not flying or (grace is not None and waited > grace):
                     break
                 time.sleep(_POLL_SECONDS)
             finally:
                 self._changing.acquire()
         self._must_run("suspend")
+
+    def _worth_waiting(self, stage: Stage, waited: float) -> bool:
+        """Whether to go on waiting for a stage in flight.
+
+        One that gets on has more and more at stake. One that does not, because others that are not worth it have the
+        cores, is given up in time.
+        """
+        stake = states.at_stake(self._user, stage)
+        return stake > 0 and waited < _MOMENT + 2 * stake
 
     def _may_move(self) -> None:
         """Refuse, before anything is stopped, what cannot be planned again elsewhere."""
