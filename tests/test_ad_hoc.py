@@ -503,6 +503,37 @@ def test_whoever_delivers_for_a_statement_that_has_ended_is_stopped(db: Database
     assert not list(ring.folder.glob("delivery-*"))
 
 
+def test_a_copy_returns_when_its_rows_can_be_read(db: Database) -> None:
+    """Also where another writer has claimed ids before them and not written yet."""
+    ring = db.runtime.rings.open(db.catalog.get("posts"))
+    other = ring.book.claim(1, lambda _: 0, ring.rounds.begin)
+    assert other is not None
+    delivery = Delivery(lambda: ring)
+    delivery.begin()
+    delivery.put(pa.table({"score": pa.array([1, 2, 3], pa.int32())}))
+    settled = threading.Thread(target=delivery.settle)
+    settled.start()
+    settled.join(0.1)
+    assert settled.is_alive() and ring.usage().head == 0
+    ring.book.publish(other)
+    settled.join(10)
+    assert not settled.is_alive() and ring.usage().head == 4
+
+
+def test_a_view_has_rows_that_a_query_keeps_an_insert_waiting_for(db: Database) -> None:
+    db.sql("CREATE VIEW n AS SELECT count(*) AS n FROM posts")
+    ring = db.runtime.rings.open(db.catalog.get("posts"))
+    still = Scan.start(ring, ["score"])  # reads nothing
+    waiting = inserting(db, [posts(0, 3000)])
+    deadline = time.monotonic() + 10
+    while db.sql("SELECT * FROM n").rows() != [(3000,)]:
+        assert time.monotonic() < deadline, "the view waits for the query"
+    assert waiting.is_alive()
+    still.give_up()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
 def test_a_query_that_begins_as_another_ends_has_a_ring(db: Database) -> None:
     db.sql(f"CREATE STREAM plain ({POSTS})")
     threads = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -183,13 +182,8 @@ class Loader:
             reasons += [s.reason for s in self._samples.of(target, catalog)]
             if all(reason is None for reason in reasons) and self._runtime.settings.engine != "spark":
                 return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}", batch=batch)
-            folder = self._runtime.scratch_file("-frame")
-            try:
-                ready.write.parquet(str(folder))
-                spooled = self._runtime.spark.read.parquet(str(folder))
-                return self._into_stream(target, Frame(spooled), f"INSERT INTO {target.name}", batch=batch)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+            with self._intake.spooled(Frame(ready)) as spooled:
+                return self._into_stream(target, spooled, f"INSERT INTO {target.name}", batch=batch)
 
     # COPY
 

@@ -140,6 +140,19 @@ def test_queries_fail_that_read_what_a_task_inserted_which_ran_again(
 
 
 @pytest.mark.spark
+def test_queries_have_all_rows_of_a_frame_with_a_value_for_spark(spark: SparkSession) -> None:
+    """It is in the first of a task's chunks; the others are delivered all the same."""
+    many = 300_000
+    frame = spark.range(0, many, 1, 1).selectExpr("1 uid", "if(id = 0, 'straße', 'weg') name", "int(id) score")
+    with opened(spark, capacity=1 << 19) as db:
+        db.sql("CREATE VIEW v AS SELECT upper(name) AS up, count(*) AS n FROM posts GROUP BY upper(name)")
+        running = db.sql("SELECT count(*), sum(score) FROM posts")
+        assert db.insert("posts", frame) == many
+        assert sorted(db.sql("SELECT * FROM v").rows()) == [("STRASSE", 1), ("WEG", many - 1)]
+        assert running.finish().rows() == [(many, sum(range(many)))]
+
+
+@pytest.mark.spark
 def test_rows_a_task_cannot_treat_as_spark_does_are_handed_back(spark: SparkSession) -> None:
     with opened(spark, capacity=20_000) as db:
         running: Any = db.sql("SELECT upper(name) AS up, sum(score) FROM posts GROUP BY upper(name)")

@@ -8,8 +8,10 @@ run again, so a view sees exactly the inserts that come after it.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,13 +119,26 @@ class Intake:
         With a ``delivery`` that was begun, rows of files and DataFrames go to its ring as they are read.
         """
         forced: set[str] = set()
-        while True:
-            try:
-                return self._state_rows(stream, pipelines, samples, given, forced, progress, delivery)
-            except PipelineCannot as cannot:
-                # Some value of this input is Spark's business: that pipeline runs by Spark SQL this time.
-                forced.add(cannot.state)
-                delivery = None  # all rows are there
+        with ExitStack() as scratch:
+            while True:
+                try:
+                    return self._state_rows(stream, pipelines, samples, given, forced, progress, delivery)
+                except PipelineCannot as cannot:
+                    # Some value of this input is Spark's business: that pipeline runs by Spark SQL this time.
+                    if isinstance(given, Frame) and not forced:
+                        given = scratch.enter_context(self.spooled(given))
+                    forced.add(cannot.state)
+                    delivery = None  # all rows are there
+
+    @contextmanager
+    def spooled(self, given: Frame) -> Iterator[Frame]:
+        """A DataFrame's rows in our own session: its own may have other settings, and does not see our views."""
+        folder = self._runtime.scratch_file("-frame")
+        try:
+            given.frame.write.parquet(str(folder))
+            yield Frame(self._runtime.spark.read.parquet(str(folder)))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _state_rows(
         self,
