@@ -63,6 +63,12 @@ class OtherProcess:
         self._answers.close()
 
 
+@pytest.fixture(autouse=True)
+def _broadcasts_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are computed again as soon, for the tests' tables are small."""
+    monkeypatch.setattr("headrace.move.states._BROADCAST_SECONDS", 0.0)
+
+
 @pytest.fixture(scope="session")
 def elsewhere() -> Iterator[OtherProcess]:
     """A Spark with one core, three shuffle partitions and other settings."""

@@ -20,7 +20,7 @@ from headrace.move import ticket as tickets
 from headrace.move.claim import Lease
 from headrace.move.files import Folder
 from headrace.move.query import RunningQuery
-from headrace.move.spark_plans import Stage
+from headrace.move.spark_plans import Stage, Stages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +79,39 @@ def test_a_state_that_is_dear_to_move_is_left_behind_but_not_one_that_has_moved(
     again = resumed._write(tickets.new_folder(spark, str(tmp_path / "again")), resumed._planned.stages()[:1])
     assert [state.pipeline for state in again.states] == [state.pipeline for state in cheap.states]
     assert headrace.resume(spark, again).result().rows() == TOTALS
+
+
+def test_a_broadcast_is_left_behind_where_its_table_is_read_again_as_soon(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = """SELECT /*+ BROADCAST(b) */ a.k, count(*) AS c FROM numbers a JOIN numbers b ON a.n = b.k
+        GROUP BY a.k ORDER BY a.k"""
+    running = headrace.run(spark, query)
+    expected = running.result().rows()
+    broadcast = running._planned.stages()[:1]
+
+    def states_for(seconds: float) -> int:
+        monkeypatch.setattr("headrace.move.states._BROADCAST_SECONDS", seconds)
+        ticket = running._write(tickets.new_folder(spark, str(tmp_path / str(seconds))), broadcast)
+        assert ticket.progress[0] == 1 and headrace.resume(spark, ticket).result().rows() == expected
+        return len(ticket.states)
+
+    assert (states_for(0.0), states_for(60.0)) == (1, 0)
+
+
+def test_progress_does_not_compare_plans_again_and_again(
+    spark: SparkSession, numbers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who watches a query takes little from it."""
+    running = headrace.run(spark, GROUPED)
+    running.result()
+    first = running.progress()
+
+    def compared(*_: object) -> None:
+        raise AssertionError("a stage that was found is looked for again")
+
+    monkeypatch.setattr(Stages, "_pipeline", compared)
+    assert running.progress() == first and first.finished == first.total
 
 
 def test_a_ticket_may_be_kept(spark: SparkSession, numbers: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from headrace.errors import StoreError
 from headrace.move.inputs import list_anew
 from headrace.move.plan import Operator, Pipeline, dependencies, in_order, placements
 from headrace.move.program import Program, copy_of, frame_of
-from headrace.move.spark_plans import PlanReader, Stage, each_of, stages, with_state
+from headrace.move.spark_plans import PlanReader, Stage, Stages, each_of, with_state
 from headrace.move.states import types_of
 
 if TYPE_CHECKING:
@@ -52,8 +52,17 @@ class Planned:
         return dependencies(self.root)
 
     @cached_property
+    def _stages(self) -> Stages:
+        return Stages(self.reader, self.adaptive, self.root)
+
+    @cached_property
     def told(self) -> dict[Pipeline, Any]:
         """What was said of pipelines that are finished: it does not change, and Spark is slow to look it up."""
+        return {}
+
+    @cached_property
+    def awaited(self) -> dict[Pipeline, Any]:
+        """What was said of pipelines that are not."""
         return {}
 
     @cached_property
@@ -69,12 +78,17 @@ class Planned:
         """The stages made so far, each after those it reads."""
         if not self.is_adaptive:
             return []
-        found = {stage.pipeline: stage for stage in stages(self.reader, self.adaptive, self.root)}
+        found = self._stages.so_far()
         return [found[pipeline] for pipeline in in_order(self.depends) if pipeline in found]
 
-    def breaker(self, pipeline: Pipeline) -> Operator:
-        """The first exchange that ends a pipeline of the plan."""
-        return next(each for each in self.root.walk() if each.is_breaker and each.pipeline == pipeline)
+    @cached_property
+    def breakers(self) -> dict[Pipeline, Operator]:
+        """The first exchange that ends each pipeline of the plan."""
+        found: dict[Pipeline, Operator] = {}
+        for each in self.root.walk():
+            if each.is_breaker:
+                found.setdefault(each.pipeline, each)
+        return found
 
     def cached_at(self) -> list[PathInPlan]:
         """Where the query reads cached rows, as paths into its logical plan."""

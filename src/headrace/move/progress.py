@@ -83,7 +83,10 @@ def pipelines_of(
             state = carried[pipeline]
             yield PipelineProgress(state.operator, True, state.rows, state.bytes, moved=True)
         else:
-            yield PipelineProgress(states.text_of(planned.breaker(pipeline).node), False)
+            if pipeline not in planned.awaited:
+                text = states.text_of(planned.breakers[pipeline].node)
+                planned.awaited[pipeline] = PipelineProgress(text, False)
+            yield planned.awaited[pipeline]
 
 
 def watch(progress: Callable[[], Progress], over: Callable[[float], bool]) -> None:

@@ -178,46 +178,49 @@ class Stage:
         return bool(self.node.isMaterialized())
 
 
-def stages(reader: PlanReader, adaptive: Any, root: Operator) -> list[Stage]:
-    """Every stage that was made for the query so far, by the pipeline of the initial plan it stands for.
+class Stages:
+    """The stages that are made for a query while it runs, by the pipelines of the initial plan they stand for.
 
     Adaptive execution remembers each stage under the canonical form of its exchange: where the initial plan has that
     very exchange, the stage is the pipeline's. A stage of a plan that was made anew is found by identity. One whose
-    pipeline the initial plan does not have is left out; those below it are not.
+    pipeline the initial plan does not have is left out; those below it are not. To compare plans takes Spark a while,
+    and who asks may ask often: it is done once for each stage.
     """
-    known: dict[int, list[Operator]] = {}
-    exchanges = [operator for operator in root.walk() if operator.is_breaker and operator.inputs]
-    for operator in exchanges:
-        known.setdefault(int(operator.node.canonicalized().hashCode()), []).append(operator)
-    pipelines = {operator.pipeline for operator in exchanges}
-    by_identity = {operator.identity: operator for operator in exchanges if operator.holding is Holding.ROWS}
-    found: dict[Pipeline, Stage] = {}
-    entries = adaptive.context().stageCache().toList()
-    for entry in each_of(entries):
-        canonical, node = entry._1(), entry._2()
-        match = next(
-            (
-                operator
-                for operator in known.get(int(canonical.hashCode()), ())
-                if reader.aid.same(canonical, operator.node.canonicalized())
-            ),
-            None,
-        )
-        if match is not None:
-            pipeline = match.pipeline
-        else:
-            held = reader.read(node)
-            while held.transparent:
-                held = held.inputs[0]
-            pipeline = held.pipeline
-            if pipeline not in pipelines and held.identity in by_identity and held.holding is Holding.ROWS:
-                pipeline = by_identity[held.identity].pipeline
-            if pipeline not in pipelines:
-                continue
-        stage = Stage(pipeline, node)
-        if pipeline not in found or stage.finished:
-            found[pipeline] = stage
-    return list(found.values())
+
+    def __init__(self, reader: PlanReader, adaptive: Any, root: Operator) -> None:
+        self._reader = reader
+        self._made = adaptive.context().stageCache()
+        exchanges = [operator for operator in root.walk() if operator.is_breaker and operator.inputs]
+        self._by_form: dict[int, list[Operator]] = {}
+        for operator in exchanges:
+            self._by_form.setdefault(int(operator.node.canonicalized().hashCode()), []).append(operator)
+        self._by_identity = {o.identity: o.pipeline for o in exchanges if o.holding is Holding.ROWS}
+        self._pipelines = {operator.pipeline for operator in exchanges}
+        self._found: dict[int, Stage | None] = {}
+
+    def so_far(self) -> dict[Pipeline, Stage]:
+        found: dict[Pipeline, Stage] = {}
+        for entry in each_of(self._made.toList()):
+            node = entry._2()
+            key = int(self._reader.aid.identity(node))
+            if key not in self._found:
+                pipeline = self._pipeline(entry._1(), node)
+                self._found[key] = Stage(pipeline, node) if pipeline in self._pipelines else None
+            stage = self._found[key]
+            if stage is not None and (stage.pipeline not in found or stage.finished):
+                found[stage.pipeline] = stage
+        return found
+
+    def _pipeline(self, canonical: Any, node: Any) -> Pipeline:
+        for operator in self._by_form.get(int(canonical.hashCode()), ()):
+            if self._reader.aid.same(canonical, operator.node.canonicalized()):
+                return operator.pipeline
+        held = self._reader.read(node)
+        while held.transparent:
+            held = held.inputs[0]
+        if held.pipeline not in self._pipelines and held.holding is Holding.ROWS:
+            return self._by_identity.get(held.identity, held.pipeline)
+        return held.pipeline
 
 
 def with_state(

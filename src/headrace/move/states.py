@@ -26,9 +26,10 @@ _FILE_BYTES = 16 * 1024 * 1024
 _UNWRITABLE = ("void", "interval", "object")
 _SMALL_BYTES = 8 * 1024 * 1024
 """Of a state that is moved in any case."""
-_CORE_SECONDS_A_BYTE = 24e-9
-"""Of a stage's rows as Spark holds them, written and read as Parquet: measured on 14 million rows of three to six
-columns."""
+_CORE_SECONDS_A_BYTE = 37e-9
+"""Of a stage's rows as Spark holds them, written and read as Parquet: measured on states of 60 to 400 MB."""
+_BROADCAST_SECONDS = 0.2
+"""To write a broadcast, however small, and to read it: a job on either side."""
 _CHECKS = 4
 """Checksums computed at a time."""
 _PARQUET = {"parquet.writer.version": "v2", "parquet.enable.dictionary": "false", "compression": "lz4_raw"}
@@ -171,8 +172,13 @@ def size_of(stage: Stage) -> tuple[int, int | None]:
 
 
 def cost_of_moving(spark: SparkSession, stage: Stage) -> float:
-    """Seconds to write the rows of a finished stage and read them elsewhere, as measured; small ones cost nothing."""
-    return _seconds_to_move(spark, size_of(stage)[0])
+    """Seconds to write the rows of a finished stage and read them elsewhere, as measured.
+
+    A small shuffle costs nothing: it stands for all that was read for it. A broadcast is mostly a small table that is
+    read again as soon.
+    """
+    fixed = 0.0 if _is_shuffle(exchange_of(stage)) else _BROADCAST_SECONDS
+    return fixed + _seconds_to_move(spark, size_of(stage)[0])
 
 
 def _seconds_to_move(spark: SparkSession, size: float) -> float:
@@ -191,8 +197,9 @@ def at_stake(spark: SparkSession, stage: Stage) -> float:
     as many as its finished tasks let expect, costs less than these tasks have. A broadcast is small.
     """
     exchange = exchange_of(stage)
-    if "Shuffle" not in str(exchange.getClass().getSimpleName()):
-        return _pipeline_seconds(spark, exchange) or 0.0
+    if not _is_shuffle(exchange):
+        done = _pipeline_seconds(spark, exchange) or 0.0
+        return done if done > _BROADCAST_SECONDS else 0.0
     finished = _tasks_finished(spark, exchange)
     if not finished:
         return 0.0
@@ -209,16 +216,16 @@ def _tasks_finished(spark: SparkSession, exchange: Any) -> int:
 
 
 def cost_of_running(spark: SparkSession, stage: Stage) -> float:
-    """Seconds it took to make the rows of a finished stage, without shuffling them; infinite where Spark does not say.
+    """Seconds it took to make the rows of a finished stage; infinite where Spark does not say.
 
-    Rows that moved are shuffled again, as those that are computed again are.
+    Without shuffling or broadcasting them: rows that moved are, as those that are computed again.
     """
     exchange = exchange_of(stage)
-    if "Shuffle" not in str(exchange.getClass().getSimpleName()):
-        return seconds_of(spark, stage) or math.inf
     seconds = _pipeline_seconds(spark, exchange)
     if seconds is None:
         return math.inf
+    if not _is_shuffle(exchange):
+        return seconds
     shuffled = int(exchange.metrics().apply("shuffleWriteTime").value()) / 1e9 / _cores(spark)
     return max(0.0, seconds - shuffled)
 
@@ -346,6 +353,10 @@ def exchange_of(stage: Stage) -> Any:
     return node
 
 
+def _is_shuffle(exchange: Any) -> bool:
+    return "Shuffle" in str(exchange.getClass().getSimpleName())
+
+
 def operator_of(stage: Stage) -> str:
     return text_of(exchange_of(stage))
 
@@ -362,7 +373,7 @@ def text_of(exchange: Any) -> str:
 def seconds_of(spark: SparkSession, stage: Stage) -> float | None:
     """How long Spark ran a finished stage, where it still knows."""
     node = exchange_of(stage)
-    if "Shuffle" in str(node.getClass().getSimpleName()):
+    if _is_shuffle(node):
         context: Any = spark.sparkContext
         found = int(java_aid(spark).milliseconds(context._jsc.sc(), node.shuffleDependency().rdd().id()))
         return found / 1000 if found >= 0 else None
@@ -379,5 +390,5 @@ def let_go(spark: SparkSession, stages: Collection[Stage]) -> None:
         if not cleaner.isDefined() or not stage.finished:
             continue
         node = exchange_of(stage)
-        if stage.pipeline.holding is Holding.ROWS and "Shuffle" in str(node.getClass().getSimpleName()):
+        if stage.pipeline.holding is Holding.ROWS and _is_shuffle(node):
             cleaner.get().doCleanupShuffle(node.shuffleId(), False)
