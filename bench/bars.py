@@ -167,14 +167,10 @@ def move_bars(result: Moves) -> list[Bar]:
         pairs = result.pairs()
         what = f"move: headrace.run, nothing suspended, relative to plain Spark ({len(pairs)} pairs)"
         bars.append(at_most(what, geometric_mean(pairs), MOVE_IDLE, "x"))
-    for kind, sizes in (
-        ("states under 100 MB, as Spark holds them", [move.needed_bytes for move in result.moves]),
-        ("tickets under 100 MB", [move.state_bytes for move in result.moves]),
-    ):
-        small = [100 * move.overhead for move, size in zip(result.moves, sizes, strict=True) if size < MOVE_SMALL]
-        if small:
-            what = f"move: {kind} ({len(small)} moves), mean overhead, of local runtime"
-            bars.append(at_most(what, fmean(small), MOVE_OVERHEAD, " %"))
+    small = [100 * move.overhead for move in result.moves if move.needed_bytes < MOVE_SMALL]
+    if small:
+        what = f"move: states under 100 MB ({len(small)} moves), mean overhead, of local runtime"
+        bars.append(at_most(what, fmean(small), MOVE_OVERHEAD, " %"))
     late = [move.beats_restart for move in result.moves if move.progress >= MOVE_WORTH]
     if late:
         what = f"move: from 30 % of pipelines on ({len(late)} moves), speed relative to starting again"

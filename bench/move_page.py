@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean, median
 
+from bench.bars import MOVE_SMALL
 from bench.measure import geometric_mean
 from bench.move import Moves
 from bench.report import picture, prose, table
@@ -15,8 +16,9 @@ def sections(result: Moves, plots: Mapping[str, str]) -> list[str]:
     chosen = ", ".join(f"{query.label} at SF {query.scale:g}" for query in result.extent.queries())
     return [
         prose(f"""
-            {chosen}, from Parquet, on the same cores on both sides of a move: long queries of many stages.
-            All answers are compared with those of the queries that were not moved."""),
+            {chosen}, from Parquet, on the same cores on both sides of a move: long queries of many stages, some with
+            small states and some with large ones. All answers are compared with those of the queries that were not
+            moved."""),
         "",
         *_idle(result),
         *_moves(result, plots),
@@ -77,12 +79,25 @@ def _moves(result: Moves, plots: Mapping[str, str]) -> list[str]:
         "",
         *table(columns, rows),
         "",
+        *_by_size(result),
         "Not counted on either side, for both processes are there when a query is moved:",
         "",
         *table(["", "seconds"], [[what, f"{seconds:.2f}"] for what, seconds in result.startup.items()]),
         "",
         *picture(plots.get("overhead"), "Overhead by progress"),
     ]
+
+
+def _by_size(result: Moves) -> list[str]:
+    """What the moves cost on average, with small states and with large ones."""
+    small = [move.overhead for move in result.moves if move.needed_bytes < MOVE_SMALL]
+    large = [move.overhead for move in result.moves if move.needed_bytes >= MOVE_SMALL]
+    rows = [
+        [f"{name} 100 MB", f"{len(found)}", f"{100 * fmean(found):+.0f} %"]
+        for name, found in (("under", small), ("from", large))
+        if found
+    ]
+    return [*table(["state", "moves", "mean overhead"], rows), ""]
 
 
 def _every_stage(result: Moves, plots: Mapping[str, str]) -> list[str]:
@@ -134,7 +149,7 @@ def _states(result: Moves, plots: Mapping[str, str]) -> list[str]:
         own = [state for state in result.states if state.suite == suite]
         queries = {state.query for state in own}
         sizes = [state.bytes for state in own]
-        small = sum(size <= 100_000_000 for size in sizes) / len(sizes)
+        small = sum(size < MOVE_SMALL for size in sizes) / len(sizes)
         rows.append(
             [
                 suite,
@@ -147,7 +162,7 @@ def _states(result: Moves, plots: Mapping[str, str]) -> list[str]:
         )
     if not rows:
         return []
-    columns = ["", "queries", "states", "median, MB", "mean, MB", "largest, MB", "up to 100 MB", "most stages"]
+    columns = ["", "queries", "states", "median, MB", "mean, MB", "largest, MB", "under 100 MB", "most stages"]
     return [
         f"## States at SF {result.extent.states_scale:g}",
         "",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +191,44 @@ def test_an_answer_is_not_lost_with_the_ticket_it_came_from(
         assert headrace.resume(spark, ticket).result(60).rows() == TOTALS
     monkeypatch.undo()
     assert headrace.resume(spark, ticket).result(60).rows() == TOTALS  # the claim was given back
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A filesystem with room for the text of a ticket, and not for its state."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("there is no mount to make a small filesystem with")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if made.returncode != 0:
+        pytest.skip(f"a small filesystem cannot be mounted here: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.spark
+def test_without_space_for_the_state_the_query_goes_on(spark: SparkSession, full_disk: Path) -> None:
+    def build(session: SparkSession) -> DataFrame:
+        from pyspark.sql.functions import col, udf
+
+        @udf("string")
+        def slow(key: str) -> str:
+            if key < "002":
+                time.sleep(0.3)
+            return key
+
+        keys = session.range(20_000).selectExpr("sha2(string(id), 256) AS k")
+        return keys.groupBy("k").count().select(slow(col("k")), "count")
+
+    running = after_one_stage(headrace.run(spark, build))
+    with pytest.raises(StoreError, match="No space left on device") as caught:
+        running.suspend(str(full_disk / "ticket"))
+    assert caught.value.condition == "TICKET_NOT_WRITTEN" and "free space" in str(caught.value.hint)
+    assert list(full_disk.iterdir()) == []
+    assert len({key for key, count in running.result(60).rows() if count == 1}) == 20_000
 
 
 @pytest.mark.spark

@@ -19,6 +19,8 @@ from headrace.move import states
 from headrace.move import ticket as tickets
 from headrace.move.claim import Lease
 from headrace.move.files import Folder
+from headrace.move.inputs import Inputs, Stamp, listed
+from headrace.move.java_aid import java_aid
 from headrace.move.query import RunningQuery
 from headrace.move.spark_plans import Stage, Stages
 
@@ -338,11 +340,35 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     os.utime(changed, (1, 1))
     anew = expect("INPUT_CHANGED")  # the view has listed its files before
     written = anew._write(tickets.new_folder(spark, str(tmp_path / "u")), anew._planned.stages())
-    assert 1_000 in [modified for _, _, modified in written.manifest["inputs"]["files"]]
+    assert 1_000 in [modified for _, _, modified, _ in written.manifest["inputs"]["files"]]
     shutil.rmtree(numbers)
     assert refusal(lambda: headrace.resume(spark, ticket)) == "INPUT_CHANGED"
     spark.catalog.dropTempView("numbers")
     assert refusal(lambda: headrace.resume(spark, ticket)) == "TABLE_OR_VIEW_NOT_FOUND"
+
+
+_TAGGED = """
+public class Tagged extends org.apache.hadoop.fs.FileStatus implements org.apache.hadoop.fs.EtagSource {
+  public Tagged() { super(5, false, 1, 1, 6, new org.apache.hadoop.fs.Path("s3a://bucket/b")); }
+  public String getEtag() { return "e-7"; }
+}"""
+
+
+def test_what_an_object_store_calls_a_content_is_known(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(_TAGGED)
+    files = jvm.java.util.ArrayList()
+    files.add(jvm.org.apache.hadoop.fs.FileStatus(3, False, 1, 1, 4, jvm.org.apache.hadoop.fs.Path("file:/a b")))
+    files.add(compiler.getClassLoader().loadClass("Tagged").newInstance())
+    found = listed(java_aid(spark), jvm.scala.jdk.javaapi.CollectionConverters.asScala(files))
+    assert found == {"file:/a b": Stamp(3, 4), "s3a://bucket/b": Stamp(5, 6, "e-7")}
+    before = Inputs(found)
+    assert Inputs.of_json(json.loads(json.dumps(before.as_json()))) == before
+    overwritten = Inputs({**found, "s3a://bucket/b": Stamp(5, 6, "e-8")})  # as long, and in the same second
+    assert refusal(lambda: before.check(overwritten)) == "INPUT_CHANGED"
+    assert listed(java_aid(spark), jvm.scala.jdk.javaapi.CollectionConverters.asScala(jvm.java.util.ArrayList())) == {}
 
 
 def test_folders_that_are_no_tickets(spark: SparkSession, numbers: str, tmp_path: Path) -> None:

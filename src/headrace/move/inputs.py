@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.errors import StoreError
 from headrace.move.plan import Operator
@@ -19,11 +19,29 @@ _REFUSED = {
 }
 
 
+class Stamp(NamedTuple):
+    """What a file's listing says of its content."""
+
+    size: int
+    time: int
+    etag: str = ""
+    """What an object store calls the content; nothing where there is no such mark."""
+
+    def differs(self, now: Stamp) -> bool:
+        """Whether the file has changed. A mark that one listing lacks says nothing.
+
+        >>> [Stamp(1, 2, "a").differs(now) for now in (Stamp(1, 2, "b"), Stamp(1, 2), Stamp(1, 3, "a"))]
+        [True, False, True]
+        """
+        marks = {self.etag, now.etag} - {""}
+        return self[:2] != now[:2] or len(marks) > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Files with size and time, versions of tables that have them, and sources that cannot be checked."""
+    """Files as they were listed, versions of tables that have them, and sources that cannot be checked."""
 
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    files: dict[str, Stamp] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     unchecked: list[str] = field(default_factory=list)
 
@@ -33,16 +51,14 @@ class Inputs:
 
     @staticmethod
     def of_json(found: dict[str, Any]) -> Inputs:
-        return Inputs(
-            {path: (size, time) for path, size, time in found["files"]}, found["versions"], found["unchecked"]
-        )
+        return Inputs({path: Stamp(*stamp) for path, *stamp in found["files"]}, found["versions"], found["unchecked"])
 
     def check(self, now: Inputs) -> None:
         """An error names the first input that is not as it was.
 
-        >>> Inputs({"a": (1, 2)}).check(Inputs({"a": (1, 2)}))
+        >>> Inputs({"a": Stamp(1, 2)}).check(Inputs({"a": Stamp(1, 2)}))
         >>> try:
-        ...     Inputs({"a": (1, 2), "b": (1, 1)}).check(Inputs({"a": (1, 3)}))
+        ...     Inputs({"a": Stamp(1, 2), "b": Stamp(1, 1)}).check(Inputs({"a": Stamp(1, 3)}))
         ... except StoreError as error:
         ...     print(error.message)
         a has changed since the query began, and 1 more
@@ -50,7 +66,7 @@ class Inputs:
         changed = [
             f"{path} {'is gone' if path not in now.files else 'has changed'}"
             for path, stamp in sorted(self.files.items())
-            if now.files.get(path) != stamp
+            if path not in now.files or stamp.differs(now.files[path])
         ]
         changed += [f"{path} is new" for path in sorted(now.files.keys() - self.files.keys())]
         changed += [
@@ -93,11 +109,7 @@ def inputs_of(reader: PlanReader, root: Operator) -> Inputs:
             if str(location.getClass().getSimpleName()) == "CatalogFileIndex":
                 location = location.filterPartitions(node.children())  # no filter: an empty sequence
             if listing.isInstance(location):
-                for status in each_of(location.allFiles()):
-                    found.files[str(status.getPath().toString())] = (
-                        int(status.getLen()),
-                        int(status.getModificationTime()),
-                    )
+                found.files.update(listed(reader.aid, location.allFiles()))
             else:
                 found.unchecked.append(str(node.nodeName()))
         elif operator.name == "BatchScanExec":
@@ -110,6 +122,15 @@ def inputs_of(reader: PlanReader, root: Operator) -> Inputs:
         elif operator.name in ("RowDataSourceScanExec", "HiveTableScanExec"):
             found.unchecked.append(str(node.nodeName()))
     return found
+
+
+def listed(aid: Any, files: Any) -> dict[str, Stamp]:
+    """Files by path, from what Hadoop says of each."""
+    text = str(aid.files(files))
+    each = iter(text.split("\0")) if text else iter(())
+    return {
+        path: Stamp(int(size), int(time), etag) for path, size, time, etag in zip(each, each, each, each, strict=True)
+    }
 
 
 def refuse(reader: PlanReader, root: Operator, analyzed: Any) -> None:

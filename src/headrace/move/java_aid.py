@@ -1,9 +1,9 @@
 """A little Java, compiled in the driver by the compiler that Spark brings along (Janino).
 
 Only what Python cannot do across the gateway, or could only do item by item: describe an operator exactly, take the
-rows out of a hashed relation, swap the plans of subqueries inside expressions, sum and count what is in a file, and
-look through what Spark remembers of its stages. It runs in the driver alone: no executor needs these classes. Nothing
-of it is compiled before somebody asks how a query is doing, or to move it.
+rows out of a hashed relation, swap the plans of subqueries inside expressions, sum and count what is in a file,
+list files, and look through what Spark remembers of its stages. It runs in the driver alone: no executor needs these
+classes. Nothing of it is compiled before somebody asks how a query is doing, or to move it.
 """
 
 from __future__ import annotations
@@ -112,6 +112,22 @@ public class Aid {
     } finally {
       files.delete(path, false);
     }
+  }
+
+  /** Files as they were listed: path, length, time, and the mark their store gave this content (nothing if it gives
+      none), all with a null character between. */
+  public String files(scala.collection.Iterable listed) {
+    StringBuilder text = new StringBuilder();
+    scala.collection.Iterator each = listed.iterator();
+    while (each.hasNext()) {
+      org.apache.hadoop.fs.FileStatus file = (org.apache.hadoop.fs.FileStatus) each.next();
+      String mark = file instanceof org.apache.hadoop.fs.EtagSource
+        ? ((org.apache.hadoop.fs.EtagSource) file).getEtag() : null;
+      if (text.length() > 0) text.append((char) 0);
+      text.append(file.getPath()).append((char) 0).append(file.getLen()).append((char) 0);
+      text.append(file.getModificationTime()).append((char) 0).append(mark == null ? "" : mark);
+    }
+    return text.toString();
   }
 
   /** How many rows a Parquet file says it has. */
