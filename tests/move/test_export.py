@@ -16,7 +16,7 @@ from pyarrow import fs
 
 import headrace
 from headrace.errors import HeadraceError
-from headrace.move.commands import listed
+from headrace.move.listing import here, listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def test_an_exported_database_goes_on_elsewhere_and_the_first_one_too(tmp_path: 
             assert sorted(other.sql("SELECT * FROM v").rows()) == [("one", 27, 2), ("two", 5, 1)]
             assert len(other.sql("SELECT * FROM t")) == 3
         assert sorted(db.sql("SELECT * FROM v").rows()) == [("one", 20, 1), ("two", 6, 2)]
-    ((_, state, size, done, _, query),) = listed(tmp_path).rows()
+    ((_, state, size, done, _, query),) = listed(here(tmp_path)).rows()
     assert (state, done, query) == ("ready", None, "a database of 3 relations")
     assert size == ticket.bytes > (tmp_path / "ticket" / "database" / "headrace.duckdb").stat().st_size
     with headrace.open(ticket) as there:  # in place

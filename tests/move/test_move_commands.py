@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import typer
+from programs import taken
 from typer.testing import CliRunner
 
 import headrace
 from headrace.cli import app
 from headrace.move import commands, runs
-from headrace.move.commands import SUSPENDED, listed
+from headrace.move.commands import SUSPENDED
+from headrace.move.listing import here, listed, there
 from headrace.move.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
     assert out.startswith(f"{found[0].id}: file:") and runs.living() == []
     _, said = running.communicate(timeout=60)
     assert running.returncode == SUSPENDED and f"headrace resume tickets/{found[0].id}" in said
-    ((ticket, state, size, done_of, _, query),) = listed(tmp_path / "tickets").rows()
+    ((ticket, state, size, done_of, _, query),) = listed(here(tmp_path / "tickets")).rows()
     assert (ticket, state) == (str(tmp_path / "tickets" / found[0].id), "ready")
     assert size >= 0 and " of " in done_of and query.startswith("CREATE TEMPORARY VIEW numbers")
 
@@ -152,6 +154,38 @@ def test_where_tickets_cannot_go_is_known_before_the_query_begins(
         assert str(tickets) in done.stderr
     commands.Folder(spark, str(tmp_path / "a" / "b")).require_writable()
     assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+@pytest.mark.spark
+def test_tickets_are_listed_wherever_spark_can_read(
+    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tickets"
+    taken(spark, folder / "ready")
+    headrace.resume(spark, taken(spark, folder / "used")).result()
+    for name in ("damaged", "killed", "nothing"):
+        (folder / name / ("" if name == "nothing" else "state")).mkdir(parents=True)
+    (folder / "damaged" / "ticket.json").write_text("{}")
+    (folder / "file").touch()
+
+    def facts(found: list[tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+        return {Path(ticket).name: (state, size, done, query) for ticket, state, size, done, _, query in found}
+
+    found = facts(listed(here(folder)).rows())
+    assert {name: row[0] for name, row in found.items()} == {
+        "ready": "ready",
+        "used": "used",
+        "damaged": "damaged",
+        "killed": "not finished",
+    }
+    assert facts(listed(there(spark, f"file://{folder}")).rows()) == found
+    monkeypatch.setattr(commands, "_spark", lambda conf: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    done = CliRunner().invoke(app, ["tickets", f"file://{folder}"])
+    assert done.exit_code == 0 and "not finished" in done.stdout
+    for address, condition in ((f"file://{folder}/none", "PATH_NOT_FOUND"), ("nosuch://a/b", "PATH_NOT_USABLE")):
+        done = CliRunner().invoke(app, ["tickets", address])
+        assert done.exit_code == 1 and done.stderr.startswith(f"error: [{condition}]"), done.stderr
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -252,7 +286,6 @@ def test_vacate_waits_for_sigterm(asked: subprocess.Popen[bytes], tmp_path: Path
         (["run", "SELECT 1", "--grace", "soon"], "USAGE"),
         (["suspend", "nobody"], "RUN_NOT_FOUND"),
         (["tickets", "nowhere"], "PATH_NOT_FOUND"),
-        (["tickets", "s3a://bucket/tickets"], "PATH_NOT_FOUND"),
         (["vacate", "--grace", "-1"], "USAGE"),
         (["vacate", "--notice", "nosuch://host/notice"], "USAGE"),
         (["vacate", "--notice", "http://[::1/notice"], "USAGE"),

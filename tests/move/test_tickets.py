@@ -13,8 +13,8 @@ from programs import TOTALS, refusal, taken
 import headrace
 from headrace.errors import StoreError
 from headrace.move.claim import Lease, claim_local
-from headrace.move.commands import listed
 from headrace.move.files import Folder
+from headrace.move.listing import here, listed
 from headrace.move.ticket import load_local, sealed
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_one_bad_ticket_does_not_hide_the_others(tmp_path: Path) -> None:
     (tmp_path / "good" / "ticket.json").write_text(sealed(manifest))
     (tmp_path / "other").mkdir()
     (tmp_path / "file").touch()
-    found = {Path(row[0]).name: row[1] for row in listed(tmp_path).rows()}
+    found = {Path(row[0]).name: row[1] for row in listed(here(tmp_path)).rows()}
     assert found == {
         "altered": "damaged",
         "bytes": "damaged",

@@ -5,6 +5,7 @@
 * ``program.py``, ``planned.py``, ``inputs.py``: a query planned again elsewhere, under the same settings and inputs.
 * ``states.py``, ``files.py``, ``ticket.py``, ``claim.py``: state and all else in a folder, on any filesystem.
 * ``query.py``, ``attempt.py``, ``selection.py``, ``priority.py``, ``progress.py``, ``advice.py``: the running query.
+* ``commands.py``, ``runs.py``, ``listing.py``: the command line; ``export.py``: whole databases.
 
 This room alone uses the JVM handle of a classic session.
 """

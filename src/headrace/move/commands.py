@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,10 +17,10 @@ from urllib.request import urlopen
 
 import typer
 
-from headrace.errors import HeadraceError, StoreError
+from headrace.errors import HeadraceError
 from headrace.move import runs
 from headrace.move.files import Folder
-from headrace.move.ticket import STATE, USED, load_local
+from headrace.move.listing import here, listed, there
 from headrace.result import Result
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ SUSPENDED = 75
 
 _ASK_SECONDS = 2.0
 """Between two looks at an address for a notice."""
-_STATES = {"NOT_A_TICKET": "not finished", "TICKET_DAMAGED": "damaged"}
 
 TicketsOption = Annotated[str, typer.Option("--tickets", "-t", help="Where tickets go: a folder or an address.")]
 RowsOption = Annotated[int, typer.Option("--rows", "-n", min=0, help="Rows to print of the answer.")]
@@ -105,15 +103,19 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
 
     @app.command("tickets")
     def _(
-        folder: Annotated[str, typer.Argument(help="A folder of this machine that tickets go to.")] = "tickets",
+        folder: Annotated[str, typer.Argument(help="Where tickets go: a folder or an address.")] = "tickets",
+        conf: ConfOption = None,
     ) -> None:
         """What is suspended: state, size, age and query of each ticket."""
         with reported():
-            if "://" in folder:
-                raise HeadraceError(
-                    "PATH_NOT_FOUND", f"{folder} is not on this machine", hint="headrace resume takes any ticket there"
-                )
-            show(listed(Path(folder)), 10_000)
+            if "://" not in folder:
+                show(listed(here(Path(folder))), 10_000)
+                return
+            spark = _spark(conf or [])
+            try:
+                show(listed(there(spark, folder)), 10_000)
+            finally:
+                spark.stop()
 
     @app.command("vacate")
     def _(
@@ -147,49 +149,6 @@ def vacate(grace: float) -> dict[str, str | HeadraceError]:
 
     with ThreadPoolExecutor(max(1, len(running))) as pool:
         return dict(zip((run.id for run in running), pool.map(one, running), strict=True))
-
-
-def listed(folder: Path) -> Result:
-    """The tickets in a folder of this machine, newest first."""
-    import pyarrow as pa
-
-    if not folder.is_dir():
-        raise StoreError("PATH_NOT_FOUND", f"there is no folder {folder}", hint="headrace run --tickets says where")
-    found: list[tuple[float, dict[str, Any]]] = []
-    for each in sorted(folder.iterdir()):
-        made = 0.0
-        row: dict[str, Any] = {"ticket": str(each), "bytes": None, "done": None, "age": None, "query": None}
-        try:
-            ticket = load_local(each)
-            made = ticket.made_at.timestamp()
-            row |= {
-                "state": "used" if (each / USED).exists() else "ready",
-                "bytes": ticket.bytes,
-                "done": "{} of {}".format(*ticket.progress) if ticket.progress[1] else None,
-                "age": _age(time.time() - made),
-                "query": " ".join(ticket.query.split()),
-            }
-        except StoreError as error:
-            if error.condition == "NOT_A_TICKET" and not (each / STATE).is_dir():
-                continue
-            row["state"] = _STATES.get(error.condition, "not readable")
-        found.append((made, row))
-    rows = [row for _, row in sorted(found, key=lambda pair: -pair[0])]
-    names = ("ticket", "state", "bytes", "done", "age", "query")
-    types = [pa.string(), pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
-    return Result(pa.Table.from_pylist(rows, pa.schema(list(zip(names, types, strict=True)))))
-
-
-def _age(seconds: float) -> str:
-    """An age in one unit.
-
-    >>> _age(59), _age(3 * 3600), _age(90_000)
-    ('59 s', '3 h', '1 d')
-    """
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{int(seconds / size)} {unit}"
-    return f"{max(0, int(seconds))} s"
 
 
 def _text(query: str | None, file: Path | None) -> str:

@@ -127,16 +127,21 @@ def new_folder(spark: SparkSession, address: str) -> Folder:
 def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
     """The ticket in a folder; an error says why there is none that can be resumed."""
     folder = Folder(spark, str(address))
-    if not folder.exists(MANIFEST):
-        raise not_a_ticket(folder.address, folder.exists())
-    manifest = opened(folder.read(MANIFEST), folder.address)
+    found = ticket_in(folder)
     if folder.exists(USED):
         raise StoreError(
             "TICKET_USED",
             f"{folder.address} was resumed, and that query is done",
             hint="resume with keep=True to use a ticket more than once",
         )
-    return folder, Ticket(folder.address, manifest)
+    return folder, found
+
+
+def ticket_in(folder: Folder) -> Ticket:
+    """The ticket in a folder, used or not."""
+    if not folder.exists(MANIFEST):
+        raise not_a_ticket(folder.address, folder.exists())
+    return Ticket(folder.address, opened(folder.read(MANIFEST), folder.address))
 
 
 def not_a_ticket(where: str, exists: bool) -> StoreError:
