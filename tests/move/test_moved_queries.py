@@ -140,6 +140,13 @@ def test_an_order_counts_for_what_reads_it_alone(spark: SparkSession, numbers: s
     assert identity(joined.format("MERGE")) == identity(joined.format("BROADCAST"))
 
 
+def test_nodes_are_told_apart_however_alike(spark: SparkSession, numbers: str) -> None:
+    reader = headrace.run(spark, "SELECT k FROM numbers", start=False)._planned.reader
+    plans = [spark.sql("SELECT k FROM numbers")._jdf.queryExecution() for _ in range(3)]
+    found = [reader.number(plan.sparkPlan()) for _ in range(2) for plan in plans]
+    assert len(set(found)) == 3 and found[:3] == found[3:]
+
+
 def _with_functions(path: str) -> Callable[[SparkSession], DataFrame]:
     def build(spark: SparkSession) -> DataFrame:
         from pyspark.sql.functions import col, sum, udf

@@ -182,8 +182,21 @@ public class Aid {
     return new Swap();
   }
 
-  public int identity(Object o) {
-    return System.identityHashCode(o);
+  /** A table for the numbers of objects. */
+  public Map objects() {
+    return new IdentityHashMap();
+  }
+
+  /** The number of an object in `objects`: the same for the same object, another for any other, however alike. */
+  public int number(Map objects, Object o) {
+    synchronized (objects) {
+      Integer found = (Integer) objects.get(o);
+      if (found == null) {
+        found = Integer.valueOf(objects.size());
+        objects.put(o, found);
+      }
+      return found.intValue();
+    }
   }
 
   public boolean same(Object a, Object b) {

@@ -65,8 +65,13 @@ class PlanReader:
 
     def __post_init__(self) -> None:
         self.aid = java_aid(self.spark)
+        self._objects = self.aid.objects()
         if self.functions is None:
             self.functions = self.aid.numbers()
+
+    def number(self, node: Any) -> int:
+        """A number for this very node: a gateway has no other way to tell whether it has met it before."""
+        return int(self.aid.number(self._objects, node))
 
     def java_class(self, name: str) -> Any:
         jvm: Any = self.spark._jvm
@@ -76,7 +81,7 @@ class PlanReader:
         """The tree of a physical plan."""
         kind = str(node.getClass().getSimpleName())
         if kind == "AdaptiveSparkPlanExec" or kind.endswith("QueryStageExec"):
-            key = self.aid.identity(node)
+            key = self.number(node)
             if key not in self._once:
                 below = self.read(node.plan() if kind.endswith("QueryStageExec") else node.initialPlan())
                 self._once[key] = _passing(below, kind, node)
@@ -202,7 +207,7 @@ class Stages:
         found: dict[Pipeline, Stage] = {}
         for entry in each_of(self._made.toList()):
             node = entry._2()
-            key = int(self._reader.aid.identity(node))
+            key = self._reader.number(node)
             if key not in self._found:
                 pipeline = self._pipeline(entry._1(), node)
                 self._found[key] = Stage(pipeline, node) if pipeline in self._pipelines else None
