@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import typer
-from programs import taken
+from programs import refusal, taken
 from typer.testing import CliRunner
 
 import headrace
@@ -179,10 +179,12 @@ def test_tickets_are_listed_wherever_spark_can_read(
         "killed": "not finished",
     }
     assert facts(listed(there(spark, f"file://{folder}")).rows()) == found
+    assert refusal(lambda: listed(there(spark, f"file:{folder}/file"))) == "PATH_NOT_FOUND"
     monkeypatch.setattr(commands, "_spark", lambda conf: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
-    done = CliRunner().invoke(app, ["tickets", f"file://{folder}"])
-    assert done.exit_code == 0 and "not finished" in done.stdout
+    for address in (f"file://{folder}", f"file:{folder}"):
+        done = CliRunner().invoke(app, ["tickets", address])
+        assert done.exit_code == 0 and "not finished" in done.stdout
     for address, condition in ((f"file://{folder}/none", "PATH_NOT_FOUND"), ("nosuch://a/b", "PATH_NOT_USABLE")):
         done = CliRunner().invoke(app, ["tickets", address])
         assert done.exit_code == 1 and done.stderr.startswith(f"error: [{condition}]"), done.stderr

@@ -181,6 +181,11 @@ def _moved(spark: SparkSession, script: str, elsewhere: Any, folder: Path, *, ev
         assert answer["moved"] == len(ticket.states) > 0
         assert (answer["columns"], _rows(answer["rows"], script)) == expected, cut
     assert stages
+    with pytest.MonkeyPatch.context() as patched:  # broadcasts are left behind, and shuffles moved
+        patched.setattr("headrace.move.states._BROADCAST_SECONDS", 60.0)
+        ticket = running._write(tickets.new_folder(spark, str(folder / "few")), stages[: max(1, last // 2)])
+    answer = elsewhere.ask("resume", ticket=ticket.address)
+    assert (answer.get("columns"), _rows(answer["rows"], script)) == expected, answer.get("error")
     return expected[1]
 
 

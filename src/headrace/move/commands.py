@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 SUSPENDED = 75
 """Exit status of a query that was suspended: try again later (sysexits' EX_TEMPFAIL)."""
 
+_ADDRESS = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
 _ASK_SECONDS = 2.0
 """Between two looks at an address for a notice."""
 
@@ -108,7 +110,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
     ) -> None:
         """What is suspended: state, size, age and query of each ticket."""
         with reported():
-            if "://" not in folder:
+            if not _ADDRESS.match(folder):
                 show(listed(here(Path(folder))), 10_000)
                 return
             spark = _spark(conf or [])

@@ -48,6 +48,16 @@ class Folder:
         with self._reached():
             return sorted(str(status.getPath().getName()) for status in self._files.listStatus(self._at("")))
 
+    def folders(self) -> list[str] | None:
+        """The folders in the folder; none if it is no folder."""
+        if not self.exists():
+            return None
+        with self._reached():
+            if not self._files.getFileStatus(self._at("")).isDirectory():
+                return None
+            found = [status for status in self._files.listStatus(self._at("")) if status.isDirectory()]
+            return sorted(str(status.getPath().getName()) for status in found)
+
     def sizes(self, name: str) -> dict[str, int]:
         """The data files of a folder below, with their sizes."""
         found = {}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import StoreError
+from headrace.move.java_aid import java_aid
 from headrace.move.plan import Operator
 from headrace.move.program import refused
 from headrace.move.spark_plans import STATE_SCAN, PlanReader, each_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _REFUSED = {
     "CollectMetricsExec": ("observed metrics", "take the observation out, or aggregate in the query"),
@@ -109,7 +113,7 @@ def inputs_of(reader: PlanReader, root: Operator) -> Inputs:
             if str(location.getClass().getSimpleName()) == "CatalogFileIndex":
                 location = location.filterPartitions(node.children())  # no filter: an empty sequence
             if listing.isInstance(location):
-                found.files.update(listed(reader.aid, location.allFiles()))
+                found.files.update(listed(reader.spark, location.allFiles()))
             else:
                 found.unchecked.append(str(node.nodeName()))
         elif operator.name == "BatchScanExec":
@@ -124,9 +128,10 @@ def inputs_of(reader: PlanReader, root: Operator) -> Inputs:
     return found
 
 
-def listed(aid: Any, files: Any) -> dict[str, Stamp]:
+def listed(spark: SparkSession, files: Any) -> dict[str, Stamp]:
     """Files by path, from what Hadoop says of each."""
-    text = str(aid.files(files))
+    context: Any = spark.sparkContext
+    text = str(java_aid(spark).files(files, context._jsc.hadoopConfiguration()))
     each = iter(text.split("\0")) if text else iter(())
     return {
         path: Stamp(int(size), int(time), etag) for path, size, time, etag in zip(each, each, each, each, strict=True)

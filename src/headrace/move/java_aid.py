@@ -115,19 +115,37 @@ public class Aid {
   }
 
   /** Files as they were listed: path, length, time, and the mark their store gave this content (nothing if it gives
-      none), all with a null character between. */
-  public String files(scala.collection.Iterable listed) {
+      none), all with a null character between. Of most listings Spark drops the marks: folders are listed again. */
+  public String files(scala.collection.Iterable listed, org.apache.hadoop.conf.Configuration conf) throws Exception {
     StringBuilder text = new StringBuilder();
+    HashMap folders = new HashMap();
     scala.collection.Iterator each = listed.iterator();
     while (each.hasNext()) {
       org.apache.hadoop.fs.FileStatus file = (org.apache.hadoop.fs.FileStatus) each.next();
-      String mark = file instanceof org.apache.hadoop.fs.EtagSource
-        ? ((org.apache.hadoop.fs.EtagSource) file).getEtag() : null;
+      String mark = mark(file);
+      if (mark == null) {
+        org.apache.hadoop.fs.Path folder = file.getPath().getParent();
+        if (!folders.containsKey(folder)) folders.put(folder, marks(folder, conf));
+        mark = (String) ((Map) folders.get(folder)).get(file.getPath());
+      }
       if (text.length() > 0) text.append((char) 0);
       text.append(file.getPath()).append((char) 0).append(file.getLen()).append((char) 0);
       text.append(file.getModificationTime()).append((char) 0).append(mark == null ? "" : mark);
     }
     return text.toString();
+  }
+
+  private String mark(org.apache.hadoop.fs.FileStatus file) {
+    return file instanceof org.apache.hadoop.fs.EtagSource ? ((org.apache.hadoop.fs.EtagSource) file).getEtag() : null;
+  }
+
+  private Map marks(org.apache.hadoop.fs.Path folder, org.apache.hadoop.conf.Configuration conf) throws Exception {
+    HashMap found = new HashMap();
+    org.apache.hadoop.fs.FileSystem files = folder.getFileSystem(conf);
+    if (!files.hasPathCapability(folder, "fs.capability.etags.available")) return found;
+    org.apache.hadoop.fs.FileStatus[] all = files.listStatus(folder);
+    for (int i = 0; i < all.length; i++) found.put(all[i].getPath(), mark(all[i]));
+    return found;
   }
 
   /** How many rows a Parquet file says it has. */

@@ -45,9 +45,10 @@ def _stands(folder: Path, name: str) -> bool:
 def there(spark: SparkSession, address: str) -> Iterator[Place]:
     """What is at an address."""
     folder = Folder(spark, address)
-    if not folder.exists():
+    names = folder.folders()
+    if names is None:
         raise _no_folder(folder.address)
-    for name in folder.names():
+    for name in names:
         each = Folder(spark, f"{folder.address}/{name}")
         yield Place(each.address, partial(ticket_in, each), each.exists)
 

@@ -20,6 +20,20 @@ if TYPE_CHECKING:
 
 PathInPlan = tuple[int, ...]
 _TRIES = 8
+_CHOOSING = frozenset(
+    {
+        "CollectLimitExec",
+        "CollectTailExec",
+        "GlobalLimitExec",
+        "LocalLimitExec",
+        "TakeOrderedAndProjectExec",
+        "WindowExec",
+        "WindowGroupLimitExec",
+        "WindowInPandasExec",
+        "ArrowWindowPythonExec",
+    }
+)
+"""Which rows they give depends on the order in which rows come, where nothing else decides: limits, ranks of ties."""
 
 
 @dataclass(eq=False)
@@ -89,6 +103,11 @@ class Planned:
             if each.is_breaker:
                 found.setdefault(each.pipeline, each)
         return found
+
+    @cached_property
+    def choosing(self) -> set[Pipeline]:
+        """The pipelines that might have other rows if they were run again: there is a choice among rows below them."""
+        return {p for p, each in self.breakers.items() if any(below.name in _CHOOSING for below in each.walk())}
 
     def cached_at(self) -> list[PathInPlan]:
         """Where the query reads cached rows, as paths into its logical plan."""

@@ -77,8 +77,10 @@ def pipelines_of(
         elif stage is not None and stage.finished:
             size, rows = states.size_of(stage)
             seconds = states.seconds_of(planned.spark, stage)
-            planned.told[pipeline] = PipelineProgress(states.operator_of(stage), True, rows, size, seconds)
-            yield planned.told[pipeline]
+            said = PipelineProgress(states.operator_of(stage), True, rows, size, seconds)
+            if seconds is not None:  # Spark hears of it a little later
+                planned.told[pipeline] = said
+            yield said
         elif pipeline in carried:
             state = carried[pipeline]
             yield PipelineProgress(state.operator, True, state.rows, state.bytes, moved=True)

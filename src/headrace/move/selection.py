@@ -23,14 +23,20 @@ def needed(planned: Planned, finished: Collection[Pipeline]) -> list[Pipeline]:
 def worth(
     spark: SparkSession, planned: Planned, held: Mapping[Pipeline, Stage], carried: Collection[Pipeline]
 ) -> list[Pipeline]:
-    """What to extract, where some of it is better computed again; state that came with a ticket stays."""
+    """What to extract, where some of it is better computed again.
+
+    Not so state that came with a ticket, nor what finished work has read and might have other rows if it were run
+    again: one part of the answer would rest on these, and another on those.
+    """
     finished = held.keys() | set(carried)
-    moved = set(planned.scans.values())  # running these here was only to read what came from elsewhere
+    read = {below for reader in finished for below in planned.depends.get(reader, ())}
+    settled = read & planned.choosing
+    settled |= set(planned.scans.values())  # running these here was only to read what came from elsewhere
     kept = worth_moving(
         state_of(finished, planned.depends),
         finished,
         planned.depends,
         lambda p: states.cost_of_moving(spark, held[p]) if p in held else 0.0,
-        lambda p: states.cost_of_running(spark, held[p]) if p in held and p not in moved else math.inf,
+        lambda p: states.cost_of_running(spark, held[p]) if p in held and p not in settled else math.inf,
     )
     return extracted(placements(planned.root, kept))

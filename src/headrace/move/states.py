@@ -28,6 +28,8 @@ _SMALL_BYTES = 8 * 1024 * 1024
 """Of a state that is moved in any case."""
 _CORE_SECONDS_A_BYTE = 37e-9
 """Of a stage's rows as Spark holds them, written and read as Parquet: measured on states of 60 to 400 MB."""
+_EXCHANGING = ("TakeOrderedAndProject", "CollectLimit")
+"""Operators that exchange rows without a stage of their own: what is below them is not in the time of those above."""
 _BROADCAST_SECONDS = 0.2
 """To write a broadcast, however small, and to read it: a job on either side."""
 _CHECKS = 4
@@ -224,16 +226,26 @@ def cost_of_running(spark: SparkSession, stage: Stage) -> float:
     seconds = _pipeline_seconds(spark, exchange)
     if seconds is None:
         return math.inf
+    if any(name in str(exchange.toString()) for name in _EXCHANGING):
+        return max(seconds, seconds_of(spark, stage) or math.inf)
     if not _is_shuffle(exchange):
         return seconds
-    shuffled = int(exchange.metrics().apply("shuffleWriteTime").value()) / 1e9 / _cores(spark)
+    shuffled = int(exchange.metrics().apply("shuffleWriteTime").value()) / 1e9 / _at_once(spark, exchange)
     return max(0.0, seconds - shuffled)
 
 
 def _pipeline_seconds(spark: SparkSession, exchange: Any) -> float | None:
     """How long the finished tasks below an exchange ran, if Spark says."""
     made = exchange.child().metrics()
-    return int(made.apply("pipelineTime").value()) / 1000 / _cores(spark) if made.contains("pipelineTime") else None
+    if not made.contains("pipelineTime"):
+        return None
+    return int(made.apply("pipelineTime").value()) / 1000 / _at_once(spark, exchange)
+
+
+def _at_once(spark: SparkSession, exchange: Any) -> int:
+    """How many of the tasks below an exchange run at a time."""
+    tasks = exchange.numMappers() if _is_shuffle(exchange) else exchange.child().execute().getNumPartitions()
+    return max(1, min(_cores(spark), int(tasks)))
 
 
 def _cores(spark: SparkSession) -> int:
