@@ -59,14 +59,14 @@ def _moves(result: Moves, plots: Mapping[str, str]) -> list[str]:
             f"{move.progress:.0%}",
             _megabytes(move.needed_bytes),
             _megabytes(move.state_bytes),
-            *(f"{seconds:.2f}" for seconds in (move.local, move.until, move.suspend, move.resume)),
+            *(f"{seconds:.2f}" for seconds in (move.local, move.until, move.suspend, move.resume, move.there)),
             f"{100 * move.overhead:+.0f} %",
             f"{move.beats_restart:.2f}x",
         ]
         for move in result.moves
     ]
     columns = ["", "finished", "state, MB", "written, MB", "left alone, s", "until, s", "suspend, s", "resume, s"]
-    columns += ["overhead", "against restart"]
+    columns += ["alone there, s", "overhead", "against restart"]
     return [
         "## Moved",
         "",
@@ -75,10 +75,12 @@ def _moves(result: Moves, plots: Mapping[str, str]) -> list[str]:
             of those in flight `suspend` finishes first what is then worth moving, and gives up the rest. The state is
             what unfinished pipelines still read, as Spark holds it; of that a ticket has what is not cheaper to compute
             again. Overhead is the time of all three parts against the query left alone, by plain Spark, right before.
-            Starting again means to run all of it elsewhere from the same moment on. (000, Figure 6.12)"""),
+            Starting again means to run all of it elsewhere from the same moment on, which takes as long as the query
+            left alone there did. (000, Figure 6.12)"""),
         "",
         *table(columns, rows),
         "",
+        *([f"Had their answer before they could be moved: {', '.join(result.passed)}.", ""] if result.passed else []),
         *_by_size(result),
         "Not counted on either side, for both processes are there when a query is moved:",
         "",
@@ -93,11 +95,11 @@ def _by_size(result: Moves) -> list[str]:
     small = [move.overhead for move in result.moves if move.needed_bytes < MOVE_SMALL]
     large = [move.overhead for move in result.moves if move.needed_bytes >= MOVE_SMALL]
     rows = [
-        [f"{name} 100 MB", f"{len(found)}", f"{100 * fmean(found):+.0f} %"]
-        for name, found in (("under", small), ("from", large))
+        [name, f"{len(found)}", *(f"{100 * each:+.0f} %" for each in (fmean(found), min(found), max(found)))]
+        for name, found in (("under 100 MB", small), ("from 100 MB on", large), ("all", [*small, *large]))
         if found
     ]
-    return [*table(["state", "moves", "mean overhead"], rows), ""]
+    return [*table(["state", "moves", "mean overhead", "least", "most"], rows), ""]
 
 
 def _every_stage(result: Moves, plots: Mapping[str, str]) -> list[str]:
@@ -126,7 +128,10 @@ def _every_stage(result: Moves, plots: Mapping[str, str]) -> list[str]:
 
 def _vacated(result: Moves) -> list[str]:
     rows = [
-        [f"{n}", f"{found.suspended}", f"{found.seconds:.2f}", _megabytes(found.state_bytes)]
+        [
+            *(f"{n}", f"{found.suspended}", f"{found.seconds:.2f}"),
+            *(_megabytes(size) for size in (found.needed_bytes, found.state_bytes)),
+        ]
         for n, found in result.vacated.items()
     ]
     if not rows:
@@ -138,7 +143,7 @@ def _vacated(result: Moves) -> list[str]:
             Queries that run side by side are suspended together when each has a third of its pipelines behind it, what
             is in flight given up: seconds until the last ticket is whole. (000, Figure 6.15)"""),
         "",
-        *table(["queries", "suspended", "seconds", "state, MB"], rows),
+        *table(["queries", "suspended", "seconds", "state, MB", "written, MB"], rows),
         "",
     ]
 
