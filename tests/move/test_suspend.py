@@ -19,10 +19,8 @@ from headrace.move import states
 from headrace.move import ticket as tickets
 from headrace.move.claim import Lease
 from headrace.move.files import Folder
-from headrace.move.inputs import Inputs, Stamp, listed
-from headrace.move.plan import Holding, Pipeline
 from headrace.move.query import RunningQuery
-from headrace.move.spark_plans import Stage, Stages
+from headrace.move.spark_plans import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,101 +63,6 @@ def test_a_resumed_query_is_suspended_again_before_it_has_read_its_state(
     assert [state.pipeline for state in second.states] == [state.pipeline for state in kept.states]
     assert headrace.resume(spark, second).result().rows() == TOTALS
     assert again.status == "not started"
-
-
-def test_a_state_that_is_dear_to_move_is_left_behind_but_not_one_that_has_moved(
-    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cheap = taken(spark, tmp_path / "cheap")
-    monkeypatch.setattr("headrace.move.states._SMALL_BYTES", 0)
-    monkeypatch.setattr("headrace.move.states._CORE_SECONDS_A_BYTE", 1e3)
-    dear = taken(spark, tmp_path / "dear")
-    assert len(cheap.states) == 1 and not dear.states
-    assert headrace.resume(spark, dear).result().rows() == TOTALS
-    resumed = headrace.resume(spark, cheap)
-    resumed.result()  # the stage that read the state has run here, at little cost
-    again = resumed._write(tickets.new_folder(spark, str(tmp_path / "again")), resumed._planned.stages()[:1])
-    assert [state.pipeline for state in again.states] == [state.pipeline for state in cheap.states]
-    assert headrace.resume(spark, again).result().rows() == TOTALS
-
-
-def test_a_broadcast_is_left_behind_where_its_table_is_read_again_as_soon(
-    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query = """SELECT /*+ BROADCAST(b) */ a.k, count(*) AS c FROM numbers a JOIN numbers b ON a.n = b.k
-        GROUP BY a.k ORDER BY a.k"""
-    running = headrace.run(spark, query)
-    expected = running.result().rows()
-    broadcast = running._planned.stages()[:1]
-
-    def states_for(seconds: float) -> int:
-        monkeypatch.setattr("headrace.move.states._BROADCAST_SECONDS", seconds)
-        ticket = running._write(tickets.new_folder(spark, str(tmp_path / str(seconds))), broadcast)
-        assert ticket.progress[0] == 1 and headrace.resume(spark, ticket).result().rows() == expected
-        return len(ticket.states)
-
-    assert (states_for(0.0), states_for(60.0)) == (1, 0)
-
-
-def test_a_choice_that_finished_work_rests_on_is_not_made_again(
-    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two parts join the same ten rows of a LIMIT: of one that is done, the other has to see the same ten."""
-    monkeypatch.setattr("headrace.move.states._BROADCAST_SECONDS", 60.0)
-    chosen = "(SELECT n AS m FROM numbers LIMIT 10)"
-    query = f"""SELECT /*+ BROADCAST(s) */ 'a', k, count(*) FROM numbers JOIN {chosen} s ON n = m GROUP BY k
-        UNION ALL SELECT /*+ BROADCAST(s) */ 'b', n % 3, sum(k) FROM numbers JOIN {chosen} s ON n = m GROUP BY n % 3"""
-    running = headrace.run(spark, query)
-    expected = sorted(running.result().rows())
-    stages = {stage.pipeline: stage for stage in running._planned.stages()}
-    (shared,) = [pipeline for pipeline in stages if pipeline.holding is Holding.INDEX]
-    first, second = (pipeline for pipeline in running._planned.depends[None] if pipeline in stages)
-
-    def moved(name: str, without: set[Pipeline]) -> set[Pipeline]:
-        finished = [stage for pipeline, stage in stages.items() if pipeline not in without]
-        ticket = running._write(tickets.new_folder(spark, str(tmp_path / name)), finished)
-        assert sorted(headrace.resume(spark, ticket).result().rows()) == expected
-        return {state.pipeline for state in ticket.states}
-
-    assert moved("one of two", {second}) == {first, shared}
-    assert shared not in moved("none of two", {first, second})  # nothing rests on it yet
-
-
-def test_what_a_broadcast_took_is_told_with_what_is_below_a_sort_for_its_first_rows(
-    spark: SparkSession, numbers: str
-) -> None:
-    query = """SELECT /*+ BROADCAST(s) */ count(*) FROM numbers JOIN
-        (SELECT k FROM (SELECT * FROM numbers ORDER BY n LIMIT 10) WHERE k > 1) s ON n = s.k"""
-    running = headrace.run(spark, query)
-    running.result()
-    (broadcast,) = [stage for stage in running._planned.stages() if stage.pipeline.holding is Holding.INDEX]
-    assert states.cost_of_running(spark, broadcast) >= (states.seconds_of(spark, broadcast) or 0.0) > 0
-
-
-def test_how_long_a_stage_ran_is_told_as_soon_as_spark_knows(
-    spark: SparkSession, numbers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = headrace.run(spark, GROUPED)
-    running.result()
-    with monkeypatch.context() as patched:
-        patched.setattr(states, "seconds_of", lambda *_: None)
-        assert running.progress().pipelines[0].seconds is None
-    assert running.progress().pipelines[0].seconds is not None
-
-
-def test_progress_does_not_compare_plans_again_and_again(
-    spark: SparkSession, numbers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who watches a query takes little from it."""
-    running = headrace.run(spark, GROUPED)
-    running.result()
-    first = running.progress()
-
-    def compared(*_: object) -> None:
-        raise AssertionError("a stage that was found is looked for again")
-
-    monkeypatch.setattr(Stages, "_pipeline", compared)
-    assert running.progress() == first and first.finished == first.total
 
 
 def test_a_ticket_may_be_kept(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
@@ -391,60 +294,6 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     assert refusal(lambda: headrace.resume(spark, ticket)) == "INPUT_CHANGED"
     spark.catalog.dropTempView("numbers")
     assert refusal(lambda: headrace.resume(spark, ticket)) == "TABLE_OR_VIEW_NOT_FOUND"
-
-
-_STORE = """
-import org.apache.hadoop.fs.*;
-
-public class Store extends RawLocalFileSystem {
-  public static class Tagged extends FileStatus implements EtagSource {
-    public Tagged(FileStatus file) throws java.io.IOException { super(file); }
-    public String getEtag() { return "e-" + getPath().getName(); }
-  }
-  public java.net.URI getUri() { return java.net.URI.create("store:///"); }
-  public boolean hasPathCapability(Path path, String what) { return what.equals("fs.capability.etags.available"); }
-  public FileStatus[] listStatus(Path path) throws java.io.IOException {
-    java.io.File[] files = new java.io.File(path.toUri().getPath()).listFiles();
-    FileStatus[] found = new FileStatus[files.length];
-    for (int i = 0; i < files.length; i++) {
-      found[i] = new Tagged(new FileStatus(5, false, 1, 1, 6000, new Path(path, files[i].getName())));
-    }
-    return found;
-  }
-}"""
-
-
-def test_what_an_object_store_calls_a_content_is_known(spark: SparkSession, tmp_path: Path) -> None:
-    """Also where Spark, which listed the files, did not keep it."""
-    jvm: Any = spark._jvm
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    compiler.cook(_STORE)
-    conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
-    before = conf.getClassLoader()
-    (tmp_path / "b c").touch()
-
-    def listing(*addresses: str) -> dict[str, Stamp]:
-        files = jvm.java.util.ArrayList()
-        for address in addresses:
-            files.add(
-                jvm.org.apache.hadoop.fs.FileStatus(5, False, 1, 1, 6_000, jvm.org.apache.hadoop.fs.Path(address))
-            )
-        return listed(spark, jvm.scala.jdk.javaapi.CollectionConverters.asScala(files))
-
-    conf.setClassLoader(compiler.getClassLoader())
-    conf.set("fs.store.impl", "Store")
-    try:
-        found = listing(f"store://{tmp_path}/b c", f"file:{tmp_path}/b c")
-    finally:
-        conf.unset("fs.store.impl")
-        conf.setClassLoader(before)
-    assert found == {f"store:{tmp_path}/b c": Stamp(5, 6_000, "e-b c"), f"file:{tmp_path}/b c": Stamp(5, 6_000)}
-    assert listing() == {}
-    inputs = Inputs(found)
-    assert Inputs.of_json(json.loads(json.dumps(inputs.as_json()))) == inputs
-    overwritten = Inputs({path: stamp._replace(etag=stamp.etag and "e-2") for path, stamp in found.items()})
-    assert refusal(lambda: inputs.check(overwritten)) == "INPUT_CHANGED"  # as long, and in the same second
 
 
 def test_folders_that_are_no_tickets(spark: SparkSession, numbers: str, tmp_path: Path) -> None:

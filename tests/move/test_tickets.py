@@ -1,7 +1,8 @@
-"""Tickets that cannot be read or claimed, and the claims themselves."""
+"""Tickets that cannot be read or claimed, the claims themselves, and how inputs are known again."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import headrace
 from headrace.errors import StoreError
 from headrace.move.claim import Lease, claim_local
 from headrace.move.files import Folder
+from headrace.move.inputs import Inputs, Stamp, stamps
 from headrace.move.listing import here, listed
 from headrace.move.ticket import load_local, sealed
 
@@ -167,3 +169,58 @@ def test_a_lease_that_is_released_stays_so() -> None:
     written = line.writes
     time.sleep(0.1)
     assert not line.files and line.writes == written
+
+
+_STORE = """
+import org.apache.hadoop.fs.*;
+
+public class Store extends RawLocalFileSystem {
+  public static class Tagged extends FileStatus implements EtagSource {
+    public Tagged(FileStatus file) throws java.io.IOException { super(file); }
+    public String getEtag() { return "e-" + getPath().getName(); }
+  }
+  public java.net.URI getUri() { return java.net.URI.create("store:///"); }
+  public boolean hasPathCapability(Path path, String what) { return what.equals("fs.capability.etags.available"); }
+  public FileStatus[] listStatus(Path path) throws java.io.IOException {
+    java.io.File[] files = new java.io.File(path.toUri().getPath()).listFiles();
+    FileStatus[] found = new FileStatus[files.length];
+    for (int i = 0; i < files.length; i++) {
+      found[i] = new Tagged(new FileStatus(5, false, 1, 1, 6000, new Path(path, files[i].getName())));
+    }
+    return found;
+  }
+}"""
+
+
+@pytest.mark.spark
+def test_what_an_object_store_calls_a_content_is_known(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where Spark, which listed the files, did not keep it."""
+    jvm: Any = spark._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(_STORE)
+    conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    before = conf.getClassLoader()
+    (tmp_path / "b c").touch()
+
+    def listing(*addresses: str) -> dict[str, Stamp]:
+        files = jvm.java.util.ArrayList()
+        for address in addresses:
+            files.add(
+                jvm.org.apache.hadoop.fs.FileStatus(5, False, 1, 1, 6_000, jvm.org.apache.hadoop.fs.Path(address))
+            )
+        return stamps(spark, jvm.scala.jdk.javaapi.CollectionConverters.asScala(files))
+
+    conf.setClassLoader(compiler.getClassLoader())
+    conf.set("fs.store.impl", "Store")
+    try:
+        found = listing(f"store://{tmp_path}/b c", f"file:{tmp_path}/b c")
+    finally:
+        conf.unset("fs.store.impl")
+        conf.setClassLoader(before)
+    assert found == {f"store:{tmp_path}/b c": Stamp(5, 6_000, "e-b c"), f"file:{tmp_path}/b c": Stamp(5, 6_000)}
+    assert listing() == {}
+    inputs = Inputs(found)
+    assert Inputs.of_json(json.loads(json.dumps(inputs.as_json()))) == inputs
+    overwritten = Inputs({path: stamp._replace(etag=stamp.etag and "e-2") for path, stamp in found.items()})
+    assert refusal(lambda: inputs.check(overwritten)) == "INPUT_CHANGED"  # as long, and in the same second

@@ -113,7 +113,7 @@ def inputs_of(reader: PlanReader, root: Operator) -> Inputs:
             if str(location.getClass().getSimpleName()) == "CatalogFileIndex":
                 location = location.filterPartitions(node.children())  # no filter: an empty sequence
             if listing.isInstance(location):
-                found.files.update(listed(reader.spark, location.allFiles()))
+                found.files.update(stamps(reader.spark, location.allFiles()))
             else:
                 found.unchecked.append(str(node.nodeName()))
         elif operator.name == "BatchScanExec":
@@ -128,7 +128,7 @@ def inputs_of(reader: PlanReader, root: Operator) -> Inputs:
     return found
 
 
-def listed(spark: SparkSession, files: Any) -> dict[str, Stamp]:
+def stamps(spark: SparkSession, files: Any) -> dict[str, Stamp]:
     """Files by path, from what Hadoop says of each."""
     context: Any = spark.sparkContext
     text = str(java_aid(spark).files(files, context._jsc.hadoopConfiguration()))

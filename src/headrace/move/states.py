@@ -239,11 +239,12 @@ def _pipeline_seconds(spark: SparkSession, exchange: Any) -> float | None:
     made = exchange.child().metrics()
     if not made.contains("pipelineTime"):
         return None
-    return int(made.apply("pipelineTime").value()) / 1000 / _at_once(spark, exchange)
+    milliseconds = int(made.apply("pipelineTime").value())
+    return milliseconds / 1000 / _at_once(spark, exchange) if milliseconds else 0.0
 
 
 def _at_once(spark: SparkSession, exchange: Any) -> int:
-    """How many of the tasks below an exchange run at a time."""
+    """How many of the tasks below an exchange run at a time. Some have run: else Spark would first plan them here."""
     tasks = exchange.numMappers() if _is_shuffle(exchange) else exchange.child().execute().getNumPartitions()
     return max(1, min(_cores(spark), int(tasks)))
 
