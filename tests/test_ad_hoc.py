@@ -21,25 +21,13 @@ from headrace import ad_hoc
 from headrace.ad_hoc import AdHocQuery, RunningResult
 from headrace.database import Database
 from headrace.errors import ExecutionError, HeadraceError
-from headrace.loading import Loader
 from headrace.stream.ring import Ring, Scan
-from headrace.stream.ring.delivery import Delivery, put
 from headrace.stream.ring.home import Rings
+from posts import POSTS, USER_ROWS, USERS, fill, inserting, posts
 from profiles import examples
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-POSTS = "uid INT, username STRING, score INT, content STRING"
-USERS = "id INT, name STRING, rate DOUBLE, region STRING"
-USER_ROWS = [(1, "ann", 2.0, "DE"), (2, "bob", 3.0, "DE"), (3, "cleo", 1.0, "FR"), (4, None, None, "DE")]
-
-
-def posts(start: int, count: int) -> list[tuple[Any, ...]]:
-    return [
-        (None if n % 13 == 0 else 1 + n % 5, f"user{n % 7}", n * 37 % 1009, None if n % 11 == 0 else f"text {n} " * 3)
-        for n in range(start, start + count)
-    ]
 
 
 @pytest.fixture
@@ -47,18 +35,6 @@ def db() -> Iterator[Database]:
     with headrace.connect() as db:
         fill(db)
         yield db
-
-
-def fill(db: Database, options: str = "WITH (capacity = 1000, timeout = '2 minutes')") -> None:
-    db.sql(f"CREATE STREAM posts ({POSTS}) {options}")
-    db.sql(f"CREATE TABLE users ({USERS})")
-    db.insert("users", USER_ROWS)
-
-
-def inserting(db: Database, chunks: list[list[tuple[Any, ...]]]) -> threading.Thread:
-    thread = threading.Thread(target=lambda: [db.insert("posts", chunk) for chunk in chunks])
-    thread.start()
-    return thread
 
 
 QUERIES = (
@@ -221,21 +197,6 @@ def test_views_and_queries_see_the_same_rows(db: Database, tmp_path: Path) -> No
     file.write_text("".join(f"{n % 3},name,{n},some content that is long\n" for n in range(5000)))
     db.copy("posts", file)
     assert_same(running.finish().rows(), db.sql("SELECT * FROM per_user").rows())
-
-
-def test_a_failed_copy_fails_the_queries_that_saw_its_rows(db: Database, tmp_path: Path) -> None:
-    file = tmp_path / "posts.csv"
-    # Large enough to be read in two slices: the rows of the one that does not fail are taken back too.
-    bad = "x,name,1,text\n"
-    file.write_text(bad + "".join(f"{n % 3},name,{n},text that makes it longer\n" for n in range(260_000)))
-    seeing = db.sql("SELECT count(*) FROM posts")
-    with pytest.raises(HeadraceError, match="row 1:"):
-        db.copy("posts", file)
-    with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
-        seeing.finish().rows()
-    after = db.sql("SELECT count(*) FROM posts")
-    db.insert("posts", posts(0, 3))
-    assert after.finish().rows() == [(3,)]
 
 
 def test_a_query_fails_rather_than_miss_committed_rows(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,84 +401,6 @@ def test_a_stream_whose_buffer_finds_no_room_is_not_made_and_bars_nobody(
         running = db.sql("SELECT count(*) FROM posts")  # there is room by now
         db.insert("posts", posts(10, 5))
         assert running.finish().rows() == [(5,)]
-
-
-def copied_beside(db: Database, file: Path, monkeypatch: pytest.MonkeyPatch, *meanwhile: str) -> None:
-    """COPY, with a statement run before each attempt to commit."""
-    commit, left = Loader._commit, list(meanwhile)
-
-    def committing(loader: Loader, *given: Any) -> Any:
-        if left:
-            db.sql(left.pop(0))
-        return commit(loader, *given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Loader, "_commit", committing)
-        db.copy("posts", file)
-
-
-def test_a_copy_run_again_gives_queries_its_rows_once(
-    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "posts.csv"
-    file.write_text("".join(f"{n % 3},name,{n},text\n" for n in range(300)))
-    running = db.sql("SELECT count(*) FROM posts")
-    copied_beside(db, file, monkeypatch, "CREATE VIEW n AS SELECT count(*) AS n FROM posts", "DROP VIEW n")
-    assert running.finish().rows() == [(300,)]
-    seeing = db.sql("SELECT count(*) FROM posts")
-    with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO"):
-        copied_beside(db, file, monkeypatch, "CREATE VIEW q AS SELECT sum(score div uid) AS q FROM posts")
-    with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
-        seeing.finish().rows()
-
-
-@pytest.mark.parametrize("while_it_writes", [False, True])
-def test_whoever_delivers_for_a_statement_that_has_ended_is_stopped(db: Database, while_it_writes: bool) -> None:
-    """A task of a job that has failed, or a thread of a COPY that was interrupted, may go on for a while."""
-    ring = db.runtime.rings.open(db.catalog.get("posts"))
-    rows = pa.table({"score": pa.array([1, 2, 3], pa.int32())})
-    first, other = db.sql("SELECT count(*) FROM posts"), Ring.open(ring.folder)
-    delivery = Delivery(lambda: ring)
-    assert delivery.begin() and not delivery.begin()
-    address = delivery.address()
-    put(address, rows)
-    if while_it_writes:
-        second, write = None, other.write
-
-        def interrupted(*given: Any, **how: Any) -> Any:
-            nonlocal second
-            delivery.take_back()
-            second = db.sql("SELECT count(*) FROM posts")
-            return write(*given, **how)
-
-        other.write = interrupted
-        put(address, rows, other)
-        with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
-            second.finish().rows()
-    else:
-        delivery.take_back()
-        with pytest.raises(HeadraceError, match="STATEMENT_ENDED"):
-            put(address, rows)
-    with pytest.raises(HeadraceError, match="STREAM_ROLLED_BACK"):
-        first.finish().rows()
-    assert not list(ring.folder.glob("delivery-*"))
-
-
-def test_a_copy_returns_when_its_rows_can_be_read(db: Database) -> None:
-    """Also where another writer has claimed ids before them and not written yet."""
-    ring = db.runtime.rings.open(db.catalog.get("posts"))
-    other = ring.book.claim(1, lambda _: 0, ring.rounds.begin)
-    assert other is not None
-    delivery = Delivery(lambda: ring)
-    delivery.begin()
-    delivery.put(pa.table({"score": pa.array([1, 2, 3], pa.int32())}))
-    settled = threading.Thread(target=delivery.settle)
-    settled.start()
-    settled.join(0.1)
-    assert settled.is_alive() and ring.usage().head == 0
-    ring.book.publish(other)
-    settled.join(10)
-    assert not settled.is_alive() and ring.usage().head == 4
 
 
 def test_a_view_has_rows_that_a_query_keeps_an_insert_waiting_for(db: Database) -> None:
