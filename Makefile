@@ -25,7 +25,7 @@ soak: python java ## the property tests with many more examples
 	@HYPOTHESIS_PROFILE=soak $(PYTHON_IN_VENV) -m pytest -o timeout=0 tests $(ARGS)
 
 lint: python ## ruff and mypy only
-	@$(PYTHON_IN_VENV) -m ruff check -q .
+	@$(PYTHON_IN_VENV) -m ruff check -q --no-cache .
 	@$(PYTHON_IN_VENV) -m ruff format -q --check .
 	@$(PYTHON_IN_VENV) -m mypy --no-error-summary
 

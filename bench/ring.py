@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 import headrace
-import headrace.ad_hoc
+import headrace.running_result
 from bench.measure import Note, Outcome, Refused, Timing, check_equal
 from bench.peers.flink import Flink
 from bench.tpch import LINEITEM, Data, ddl
@@ -254,7 +254,7 @@ def _queries(
         start = time.perf_counter()
         running = db.sql(sql)
         db.copy("lineitem", file, header=True)
-        answer = cast(headrace.ad_hoc.RunningResult, running).finish().arrow()
+        answer = cast(headrace.running_result.RunningResult, running).finish().arrow()
         return time.perf_counter() - start, answer
 
     for name, sql in queries().items():
@@ -302,7 +302,7 @@ def _four(
     def mine(stream: str, copy: str) -> None:
         running = db.sql(q6.replace("FROM lineitem", f"FROM {stream}"))
         db.sql(copy)
-        answers.append((HEADRACE, cast(headrace.ad_hoc.RunningResult, running).finish().arrow()))
+        answers.append((HEADRACE, cast(headrace.running_result.RunningResult, running).finish().arrow()))
 
     def theirs(system: str, sql: str, table: str) -> float:
         sql = sql.replace("FROM lineitem", f"FROM {table}")

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 import headrace
 from differential.harness import assert_same, frame, oracle_session, table_rows
 from headrace import ad_hoc
-from headrace.ad_hoc import AdHocQuery, RunningResult
+from headrace.ad_hoc import AdHocQuery
 from headrace.database import Database
 from headrace.errors import ExecutionError, HeadraceError
+from headrace.running_result import RunningResult
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.home import Rings
 from posts import POSTS, USER_ROWS, USERS, fill, inserting, posts
@@ -172,7 +173,7 @@ def test_leaving_the_batches_cancels(db: Database) -> None:
     db.insert("posts", posts(0, 10))
     for _ in running.batches():
         break
-    running._query.wait(5)
+    running._query.wait(10)
     assert not running.is_running
 
 
@@ -245,7 +246,7 @@ def test_a_stream_without_options_is_buffered_only_while_it_is_read(db: Database
     running = db.sql("SELECT count(*) FROM plain")
     db.insert("plain", posts(0, 10))
     assert running.finish().rows() == [(10,)]
-    running._query.wait(5)
+    running._query.wait(10)
     assert db.runtime.rings.find(stream) is None
     assert db.runtime.rings.wanted(stream) is None
 
@@ -408,12 +409,12 @@ def test_a_view_has_rows_that_a_query_keeps_an_insert_waiting_for(db: Database) 
     ring = db.runtime.rings.open(db.catalog.get("posts"))
     still = Scan.start(ring, ["score"])  # reads nothing
     waiting = inserting(db, [posts(0, 3000)])
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 500
     while db.sql("SELECT * FROM n").rows() != [(3000,)]:
         assert time.monotonic() < deadline, "the view waits for the query"
     assert waiting.is_alive()
     still.give_up()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 
@@ -475,7 +476,7 @@ def test_show_streams_tells_of_readers_that_are_behind(db: Database) -> None:
     def shown() -> dict[str, Any]:
         return next(row for row in db.sql("SHOW STREAMS").arrow().to_pylist() if row["name"] == "slow")
 
-    behind, ahead = Scan.start(ring, ["uid"], timeout=60), Scan.start(ring, ["uid"], timeout=60)
+    behind, ahead = Scan.start(ring, ["uid"], timeout=500), Scan.start(ring, ["uid"], timeout=500)
     db.insert("slow", posts(0, 15))
     assert ahead.next() is not None
     assert (shown()["readers"], shown()["lag"]) == (2, 15)

@@ -68,7 +68,7 @@ def test_if_not_exists_and_empty_results(db: headrace.Database) -> None:
 @pytest.mark.parametrize(
     ("text", "condition", "position"),
     [
-        ("CREATE TABLE t AS SELECT 1 AS a", "RELATION_ALREADY_EXISTS", (1, 14)),
+        ("CREATE TABLE t AS SELECT 1 AS a", "TABLE_OR_VIEW_ALREADY_EXISTS", (1, 14)),
         ("CREATE TABLE x AS SELECT 1 AS a, 2 AS A", "COLUMN_ALREADY_EXISTS", (1, 14)),
         ("CREATE TABLE x AS SELECT NULL AS a", "NOT_YET_SUPPORTED", (1, 14)),
         ("CREATE TABLE x AS\nSELECT nope FROM t", "UNRESOLVED_COLUMN", (2, 8)),
@@ -106,7 +106,7 @@ def test_explain_shows_the_query_and_makes_nothing(db: headrace.Database) -> Non
     assert any("Filter" in line for line in lines) and any("t" in line.split() for line in lines)
     assert db.catalog.find("dear") is None
     for statement, condition in (
-        ("CREATE TABLE t AS SELECT 1 AS one", "RELATION_ALREADY_EXISTS"),
+        ("CREATE TABLE t AS SELECT 1 AS one", "TABLE_OR_VIEW_ALREADY_EXISTS"),
         ("CREATE TABLE x AS SELECT 1 AS one, 2 AS one", "COLUMN_ALREADY_EXISTS"),
     ):
         with pytest.raises(HeadraceError) as error:
@@ -126,3 +126,16 @@ def test_explain_of_insert_shows_its_query_and_whom_it_feeds(db: headrace.Databa
         with pytest.raises(HeadraceError) as error:
             explained(db, statement)
         assert error.value.condition == condition
+
+
+@pytest.mark.parametrize("using", ["USING parquet", "using PARQUET"])
+def test_a_table_using_parquet_keeps_its_own_rows(tmp_path: Path, using: str) -> None:
+    with headrace.connect(tmp_path / "db.hr") as db:
+        db.sql(f"CREATE TABLE t (a INT PRIMARY KEY, b STRING) {using}")
+        db.sql(f"CREATE TABLE IF NOT EXISTS t (a INT) {using}")
+        db.sql("INSERT INTO t VALUES (1, 'x')")
+        db.sql(f"CREATE TABLE u {using} AS SELECT a + 1 AS a FROM t JOIN (SELECT 1 AS a) USING (a)")
+        db.sql(f"CREATE TABLE w {using} AS TABLE u")
+    with headrace.connect(tmp_path / "db.hr") as db:
+        assert db.sql("SELECT t.a, b, u.a, w.a FROM t, u, w").rows() == [(1, "x", 2, 2)]
+        db.sql("INSERT INTO u VALUES (3)")

@@ -92,7 +92,7 @@ def test_names_are_compared_without_case_and_kept_as_written(db: Database) -> No
     assert db.insert("pOSTS", [{"author": "a", "n": 2}]) == 1
     assert db.sql("SELECT total FROM TOTALS").rows() == [(3,)]
     assert db.sql("SHOW VIEWS").rows()[0][0] == "Totals"
-    assert refused(db, "CREATE TABLE posts (a INT)").condition == "RELATION_ALREADY_EXISTS"
+    assert refused(db, "CREATE TABLE posts (a INT)").condition == "TABLE_OR_VIEW_ALREADY_EXISTS"
 
 
 ODD = ["two words", "semi;colon", 'dou"ble', "sin'gle", "back`tick", "größe", "表", "select", "a.b", "%s {x} \\n", "🚂"]
@@ -369,7 +369,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 
     def other() -> str:
         return subprocess.run(
-            [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, timeout=120
+            [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, timeout=500
         ).stdout
 
     with headrace.connect(path) as db:
@@ -433,7 +433,7 @@ def test_drop_is_refused_while_something_reads_it(db: Database) -> None:
         db.sql(f"DROP {name}")
     assert not db.catalog.relations
     assert db.sql("DROP VIEW IF EXISTS p").message == "p does not exist"
-    assert refused(db, "DROP VIEW p").condition == "RELATION_NOT_FOUND"
+    assert refused(db, "DROP VIEW p").condition == "TABLE_OR_VIEW_NOT_FOUND"
 
 
 def test_drop_cascade_takes_all_readers_along_in_one_commit(tmp_path: Path) -> None:
@@ -482,6 +482,6 @@ def test_if_not_exists_and_duplicates(db: Database) -> None:
         db.sql(f"CREATE {kind} {name} {body}")
         before = db.catalog
         assert "exists already" in db.sql(f"CREATE {kind} IF NOT EXISTS {name} {body}").message
-        with pytest.raises(CatalogError, match="RELATION_ALREADY_EXISTS"):
+        with pytest.raises(CatalogError, match="TABLE_OR_VIEW_ALREADY_EXISTS"):
             db.sql(f"CREATE {kind} {name} {body}")
         assert db.catalog is before

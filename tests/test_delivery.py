@@ -115,5 +115,5 @@ def test_a_copy_returns_when_its_rows_can_be_read(db: Database) -> None:
     settled.join(0.1)
     assert settled.is_alive() and ring.usage().head == 0
     ring.book.publish(other)
-    settled.join(10)
+    settled.join(60)
     assert not settled.is_alive() and ring.usage().head == 4

@@ -175,7 +175,12 @@ def test_rows_are_not_written_into_files(db: headrace.Database, tmp_path: Path) 
     ("clause", "condition", "position"),
     [
         ("(a INT) USING orc LOCATION 'x'", "NOT_YET_SUPPORTED", (1, 30)),
-        ("(a INT) USING csv", "PARSE_SYNTAX_ERROR", None),
+        ("(a INT) USING csv", "NOT_YET_SUPPORTED", (1, 30)),
+        ("USING delta AS SELECT 1 AS a", "NOT_YET_SUPPORTED", (1, 22)),
+        ("(a INT) USING", "PARSE_SYNTAX_ERROR", None),
+        ("(a INT) USING parquet OPTIONS (header 'true')", "PARSE_SYNTAX_ERROR", None),
+        ("(a INT) USING parquet TBLPROPERTIES ('a' = 'b')", "PARSE_SYNTAX_ERROR", (1, 38)),
+        ("(a INT) USING parquet AS SELECT 1 AS a", "SCHEMA_IN_CREATE_TABLE_AS", (1, 17)),
         ("(a INT) LOCATION 'x'", "NOT_YET_SUPPORTED", None),
         ("(a INT) USING csv LOCATION x", "PARSE_SYNTAX_ERROR", (1, 43)),
         ("(a INT) USING csv LOCATION 'nowhere/*.csv'", "PATH_NOT_FOUND", (1, 14)),

@@ -132,10 +132,10 @@ def test_spark_sql_reads_them_too(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("text", "condition", "says"),
     [
-        ("SELECT * FROM headrace.view", "RELATION_NOT_FOUND", "headrace.views?"),
-        ("SELECT * FROM headrace.parts('v')", "RELATION_NOT_FOUND", "headrace.state('view')"),
-        ("SELECT * FROM headrace.state('w')", "RELATION_NOT_FOUND", "no relation w"),
-        ("SELECT * FROM headrace.state('t')", "WRONG_RELATION_KIND", "t is a table"),
+        ("SELECT * FROM headrace.view", "TABLE_OR_VIEW_NOT_FOUND", "headrace.views?"),
+        ("SELECT * FROM headrace.parts('v')", "TABLE_OR_VIEW_NOT_FOUND", "headrace.state('view')"),
+        ("SELECT * FROM headrace.state('w')", "TABLE_OR_VIEW_NOT_FOUND", "no relation w"),
+        ("SELECT * FROM headrace.state('t')", "WRONG_COMMAND_FOR_OBJECT_TYPE", "t is a table"),
         ("SELECT * FROM headrace.state('o')", "VIEW_KEEPS_NOTHING", "ordinary view"),
         ("SELECT * FROM headrace.state('v', 's2')", "STATE_NOT_FOUND", "it keeps s0, s1"),
         ("SELECT * FROM headrace.state(v)", "INVALID_ARGUMENT", "in quotes"),

@@ -141,7 +141,7 @@ def test_answers_as_dataframes(spark: SparkSession, db: Database) -> None:
     result = db.sql("SELECT part, n AS m, n AS m FROM t")
     assert [tuple(r) for r in result.spark().collect()] == result.rows() == [("x", 1, 1)]
     assert db.table("s").count() == 0, "a stream itself: what comes while it is read"
-    with pytest.raises(HeadraceError, match="RELATION_NOT_FOUND"):
+    with pytest.raises(HeadraceError, match="TABLE_OR_VIEW_NOT_FOUND"):
         db.table("nowhere")
     frame = db.table("v")
     db.insert("s", ROWS)

@@ -46,7 +46,7 @@ def process(db: Database, program: str) -> subprocess.Popen[str]:
 
 
 def output(db: Database, program: str) -> str:
-    out, error = process(db, program).communicate(timeout=60)
+    out, error = process(db, program).communicate(timeout=500)
     assert not error, error
     return out
 
@@ -62,7 +62,7 @@ def test_two_processes_and_this_one_insert(db: Database) -> None:
     for n in range(20):
         db.insert("posts", [(3, f"own {n:02}")] * 10)
     for other in others:
-        _, error = other.communicate(timeout=120)
+        _, error = other.communicate(timeout=500)
         assert other.returncode == 0, error
     expected = [(1, 1500, "a text of some length 9"), (2, 1500, "a text of some length 9"), (3, 200, "own 19")]
     assert sorted(db.sql("SELECT * FROM per_user").rows()) == expected  # acknowledged means that views have it
@@ -149,7 +149,7 @@ def test_a_process_that_stood_still_does_not_guess(db: Database, monkeypatch: py
         return found
 
     monkeypatch.setattr(posts._ring.book, "await_visible", slowly)
-    with pytest.raises(HeadraceError, match=r"STREAM_ANSWER_MISSED.* none of 1 rows is in, and maybe the next 1"):
+    with pytest.raises(HeadraceError, match=r"STREAM_ANSWER_MISSED.* not known whether the first 1 of 1 rows"):
         posts.insert([(1, "x")])
 
 
@@ -196,7 +196,7 @@ def test_rows_that_the_owner_lost_are_nobodys(db: Database, monkeypatch: pytest.
     reading = Scan.start(ring, ["uid"])
     with monkeypatch.context() as patched:
         patched.setattr(Scan, "_copy", faulty)
-        with pytest.raises(HeadraceError, match=r"STREAM_OWNER_UNREACHABLE.* maybe the next 1"):
+        with pytest.raises(HeadraceError, match=r"STREAM_OWNER_UNREACHABLE.* not known whether the first 1 of 1 rows"):
             posts.insert([(1, "x")])
     assert posts.insert([(2, "y")]) == 1
     assert ring.book.is_refused(Claimed(0, 0, 1, 0, 0))
@@ -223,7 +223,7 @@ def test_a_dropped_streams_memory_is_let_go(db: Database) -> None:
     headrace.ring(db.path, "posts").insert([(1, "x")])
     ring = weakref.ref(db.runtime.rings.all()[0])
     db.sql("DROP STREAM posts CASCADE")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 500
     while ring() is not None and time.monotonic() < deadline:
         time.sleep(0.02)
         gc.collect()
@@ -278,7 +278,7 @@ def test_a_dropped_stream_is_noticed(db: Database) -> None:
     assert other.stdout is not None
     assert other.stdout.readline() == "ready\n"
     db.sql("DROP STREAM posts CASCADE")
-    assert other.communicate(timeout=60)[0].strip() == "STREAM_CLOSED"
+    assert other.communicate(timeout=500)[0].strip() == "STREAM_CLOSED"
 
 
 OWNER = (
@@ -314,7 +314,7 @@ def test_a_killed_owner_is_noticed(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=insert, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert told == ["STREAM_OWNER_UNREACHABLE"] * 2
 
 

@@ -14,7 +14,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,11 +23,11 @@ from headrace.engine.ring_tasks import RingShare, run_scan
 from headrace.engine.session import driver_host
 from headrace.engine.work import PARTIALS, Static
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
+from headrace.interrupts import asked, check, interruptible, stoppable
 from headrace.native import conform
 from headrace.plan.nodes import Node, Scan, walk_plan
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.window import rows_wanted, streams_out
-from headrace.result import Result
 from headrace.runtime import Runtime
 from headrace.stream.intake import Intake, Rows, needed_columns
 from headrace.stream.ring import Scan as RingScan
@@ -36,9 +36,6 @@ from headrace.stream.ring.layout import WORKERS, SlotKind
 from headrace.stream.ring.scan import WindowOver
 from headrace.types import arrow_schema
 from headrace.view.compiled import ContinuousView, InsertPipeline
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _BACKLOG = 128 << 20
 """Bytes that may be picked and not yet worked on, or worked on and not yet taken: then the ring fills up."""
@@ -167,6 +164,8 @@ class AdHocQuery:
         self._failure: BaseException | None = None
         self._done = threading.Event()
         self._stopped = False
+        self.seen = False
+        """Whether any row came by."""
         self.lost = 0
         """Rows of the window that were lost with the processes that inserted them."""
 
@@ -222,6 +221,7 @@ class AdHocQuery:
             self._work(view)
             for feed in self._feeds:
                 for state, tables in feed.by_task.items():
+                    self.seen = self.seen or any(table.num_rows for table in tables)
                     self._keep(view, state, tables)
             for feed in self._feeds:
                 self.lost += feed.scan.end()
@@ -271,6 +271,7 @@ class AdHocQuery:
                 tuple(scan.schema.names),
                 server.location,
                 server.secret,
+                server.certificate,
                 runtime.settings.remote_rings,
             )
             feed.by_task, left = run_scan(runtime.spark, work, share, feed.tasks)
@@ -303,7 +304,7 @@ class AdHocQuery:
             worked = False
             for feed, rows in taken:
                 if rows is not None:
-                    worked = True
+                    worked = self.seen = True
                     _, found = intake.state_rows(feed.stream, feed.pipelines, rows)
                     for state, tables in found.items():
                         self._keep(view, state, tables)
@@ -386,10 +387,29 @@ class AdHocQuery:
     def is_running(self) -> bool:
         return not self._done.is_set()
 
+    @property
+    def saw_nothing(self) -> str:
+        """What to say to one who wonders where the rows are."""
+        reads = reads_of_streams(self._runtime.catalog, self._plan)
+        names = " and ".join(stream.name for stream, _, _ in reads)
+        new = [stream.name for stream, _, oldest in reads if not oldest]
+        if not new:
+            return f"(no row is buffered of {names}, and none came while the query ran)"
+        older = f"FROM {new[0]}@OLDEST begins with those that came before"
+        return f"(no row came by {names} while the query ran; {older})"
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the query has answered or failed; an interrupt cancels it."""
-        try:
+        with self._waited_for():
             return self._done.wait(timeout)
+
+    @contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        """Somebody waits for the query, who may lose patience."""
+        try:
+            with interruptible(), stoppable(self.cancel):
+                yield
+                check()
         except KeyboardInterrupt:
             self.cancel()
             raise
@@ -411,15 +431,11 @@ class AdHocQuery:
 
     def _taken(self) -> Iterator[pa.Table]:
         while True:
-            try:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._out or self._done.is_set())
-                    table = self._out.popleft() if self._out else None
-                    self._out_bytes -= table.nbytes if table is not None else 0
-                    self._changed.notify_all()
-            except KeyboardInterrupt:
-                self.cancel()
-                raise
+            with self._waited_for(), self._changed:
+                self._changed.wait_for(lambda: self._out or self._done.is_set() or asked())
+                table = self._out.popleft() if self._out else None
+                self._out_bytes -= table.nbytes if table is not None else 0
+                self._changed.notify_all()
             if table is not None:
                 yield table
             elif self._failure is not None:
@@ -428,43 +444,6 @@ class AdHocQuery:
                 break
         if self._answer is not None:
             yield self._answer
-
-
-class RunningResult(Result):
-    """The answer of a query over streams. What needs the rows waits until the stream pauses.
-
-    :meth:`batches` gives rows as they come, :meth:`finish` ends the window now, :meth:`cancel` gives up.
-    """
-
-    def __init__(self, query: AdHocQuery, spark: Callable[[pa.Table], DataFrame]) -> None:
-        super().__init__(pa.table({}), spark=spark)
-        self._query = query
-
-    @property
-    def _table(self) -> pa.Table:
-        return self._query.answer()
-
-    @property
-    def lost(self) -> int:
-        """Rows that are in no answer because the process that inserted them died."""
-        return self._query.lost
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the query still reads."""
-        return self._query.is_running
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        return self._query.batches()
-
-    def finish(self) -> RunningResult:
-        """End the window now: the answer is that of the rows which are there."""
-        self._query.finish()
-        return self
-
-    def cancel(self) -> None:
-        """End the query without an answer."""
-        self._query.cancel()
 
 
 @contextmanager

@@ -7,12 +7,14 @@ something under a version can tell whether it still holds.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal
+from urllib.parse import quote
 
-from headrace.errors import CatalogError, Position
+from headrace.errors import CatalogError, Position, SqlError
 from headrace.types import Field, Schema, from_spark
 
 
@@ -100,11 +102,34 @@ class Sample:
 
 Relation = Stream | Table | View | Sample
 Kind = Literal["stream", "table", "view", "sample"]
+_LONGEST_FILE_NAME = 170
+"""Filesystems take 255 bytes; others are added to it."""
 KINDS: dict[type, Kind] = {Stream: "stream", Table: "table", View: "view", Sample: "sample"}
 
 
 def kind_of(relation: Relation) -> Kind:
     return KINDS[type(relation)]
+
+
+def file_name(name: str) -> str:
+    """A name as part of a file's name: one of its own, whatever characters it has and however long it is.
+
+    >>> file_name("low stock"), len(file_name("s" * 1000)), file_name("s" * 1000) == file_name("s" * 1001)
+    ('low%20stock', 165, False)
+    """
+    quoted = quote(name, safe="")
+    if len(quoted) <= _LONGEST_FILE_NAME:
+        return quoted
+    return f"{quoted[:100]}~{hashlib.sha256(quoted.encode()).hexdigest()}"
+
+
+def check_names(relation: Relation, position: Position | None = None) -> None:
+    """An error for names no relation or column can have: empty ones, and what no text holds."""
+    for what, name in (("relation", relation.name), *(("column", f.name) for f in relation.columns)):
+        if not name or "\0" in name:
+            said = "is empty" if not name else "holds a NUL character"
+            condition = "INVALID_SCHEMA_OR_RELATION_NAME" if what == "relation" else "INVALID_COLUMN_NAME"
+            raise SqlError(condition, f"the name of a {what} {said}", position=position, hint="give it another name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +154,11 @@ class Catalog:
             near = get_close_matches(name.lower(), self.relations, n=1)
             lists = "SHOW TABLES, STREAMS, VIEWS, SAMPLES list them"
             hint = f"did you mean {self.relations[near[0]].name}?" if near else lists
-            raise CatalogError("RELATION_NOT_FOUND", f"there is no relation {name}", position=position, hint=hint)
+            raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"there is no relation {name}", position=position, hint=hint)
         if kinds and not isinstance(found, kinds):
             wanted = " or ".join(KINDS[k] for k in kinds)
             raise CatalogError(
-                "WRONG_RELATION_KIND",
+                "WRONG_COMMAND_FOR_OBJECT_TYPE",
                 f"{found.name} is a {kind_of(found)}, not a {wanted}",
                 position=position,
                 hint="DESCRIBE shows what a name is",
@@ -143,7 +168,7 @@ class Catalog:
     def require_free(self, name: str, position: Position | None = None) -> None:
         if (found := self.find(name)) is not None:
             raise CatalogError(
-                "RELATION_ALREADY_EXISTS",
+                "TABLE_OR_VIEW_ALREADY_EXISTS",
                 f"{found.name} exists already, as a {kind_of(found)}",
                 position=position,
                 hint="choose another name, DROP it, or write IF NOT EXISTS",

@@ -18,11 +18,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import headrace
+from headrace.boundary import named
 from headrace.database import Database
-from headrace.errors import HeadraceError, Position
+from headrace.errors import HeadraceError, InternalError, Position
+from headrace.interrupts import Interrupted
 from headrace.move import commands as move_commands
 from headrace.result import Result
 from headrace.sql.script import Placed, split_statements
+from headrace.store.place import place_of, require_database
 
 app = typer.Typer(
     add_completion=False,
@@ -34,8 +37,9 @@ app = typer.Typer(
 errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 DatabaseOption = Annotated[
-    Path | None, typer.Option("--db", "-d", help="Directory of the database; without it, a temporary one.")
+    str | None, typer.Option("--db", "-d", help="Directory of the database; without it, a temporary one.")
 ]
+CreateOption = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
 
 
 class _Unwritten(Exception):
@@ -51,11 +55,8 @@ def _reported() -> Iterator[None]:
     """Turn an expected failure into a line on stderr and exit status 1."""
     try:
         yield
-    except HeadraceError as error:
-        errors.print(f"error: {error}")
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        errors.print("interrupted")
+    except KeyboardInterrupt as interrupt:
+        _say_interrupted(interrupt)
         raise typer.Exit(130) from None
     except _Unwritten as error:
         # Whatever is still buffered has nowhere to go, also at exit.
@@ -66,14 +67,28 @@ def _reported() -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        if os.environ.get("HEADRACE_DEBUG"):
-            raise
-        first = (str(error).splitlines() or [""])[0]
-        errors.print(
-            f"error: [INTERNAL_ERROR] {type(error).__name__}: {first}. Hint: this is a fault in Headrace; "
-            "HEADRACE_DEBUG=1 shows where"
-        )
+        _report(error)
         raise typer.Exit(1) from None
+
+
+def _report(error: Exception) -> None:
+    """A line for people; HEADRACE_DEBUG=1 asks for the traceback of what is no fault of theirs."""
+    shown = named(error)
+    if isinstance(shown, InternalError):
+        if os.environ.get("HEADRACE_DEBUG"):
+            raise error
+        shown.hint = f"{shown.hint}. HEADRACE_DEBUG=1 shows the traceback"
+    errors.print(f"error: {shown}")
+
+
+def _say_interrupted(interrupt: KeyboardInterrupt) -> None:
+    errors.print(f"interrupted: {interrupt}" if isinstance(interrupt, Interrupted) else "interrupted")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(headrace.__version__)
+        raise typer.Exit
 
 
 @app.command()
@@ -82,16 +97,17 @@ def sql(
         str | None, typer.Argument(help="Statements to run; without any, read them from stdin.")
     ] = None,
     db: DatabaseOption = None,
+    create: CreateOption = False,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Run a script of statements.")] = None,
     rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="Rows to print of each answer.")] = 20,
 ) -> None:
     """Run SQL statements, separated by semicolons; stops at the first that fails."""
     with _reported():
         if statement is None and file is None and sys.stdin is not None and sys.stdin.isatty():
-            _prompt(db, rows)
+            _prompt(_place(db, create), rows)
             return
         found = split_statements(_given(statement, file))
-        with headrace.connect(db) as database:
+        with headrace.connect(_place(db, create)) as database:
             for one in found:
                 _print(_run(database, one), rows)
 
@@ -103,10 +119,8 @@ def explain(
 ) -> None:
     """Show what a statement would do, where each part would run, and why."""
     with _reported():
-        if db is not None and not db.exists():
-            raise HeadraceError("PATH_NOT_FOUND", f"there is no database {db}", hint="headrace sql --db makes one")
         words = "" if statement.upper().split()[:1] == ["EXPLAIN"] else "EXPLAIN "
-        with headrace.connect(db) as database:
+        with headrace.connect(_place(db)) as database:
             _print(_run(database, Placed(words + statement, Position(1, 1 - len(words)))), 1_000)
 
 
@@ -122,6 +136,15 @@ def demo(
         raise typer.Exit(run(events=events, seconds=seconds))
 
 
+@app.callback()
+def _(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
 move_commands.add(app, _reported, lambda result, rows: _print(result, rows), lambda text: errors.print(text))
 
 
@@ -129,6 +152,20 @@ move_commands.add(app, _reported, lambda result, rows: _print(result, rows), lam
 def version() -> None:
     """Print the version."""
     print(headrace.__version__)
+
+
+def _place(db: str | None, create: bool = False) -> Path | None:
+    """The directory of the database, which must be one already unless it is to be made."""
+    if db is None:
+        if create:
+            raise HeadraceError(
+                "USAGE", "--create without --db", hint="name the database to make: --db plant.hr --create"
+            )
+        return None
+    place = place_of(db)
+    if not create:
+        require_database(place)
+    return place
 
 
 def _run(database: Database, statement: Placed) -> Result:
@@ -140,7 +177,7 @@ def _run(database: Database, statement: Placed) -> Result:
                     return database.sql(text, progress=progress)
             return database.sql(text)
     except HeadraceError as error:
-        if error.condition == "RELATION_NOT_FOUND" and not database.catalog.relations:
+        if error.condition == "TABLE_OR_VIEW_NOT_FOUND" and not database.catalog.relations:
             error.hint = "this database is empty: --db names another, CREATE makes a relation"
         raise
 
@@ -186,7 +223,7 @@ def _given(statement: str | None, file: Path | None) -> str:
 
 
 def _prompt(db: Path | None, rows: int) -> None:
-    """Read statements line by line until end of input; an error ends the statement, not the session."""
+    """Read statements line by line until end of input; an error or Ctrl-C ends the statement, not the session."""
     print("Statements end with ; and Ctrl-D leaves.")
     with headrace.connect(db) as database:
         held = ""
@@ -208,7 +245,9 @@ def _prompt(db: Path | None, rows: int) -> None:
                 for one in split_statements(held):
                     _print(_run(database, one), rows)
             except HeadraceError as error:
-                errors.print(f"error: {error}")
+                _report(error)
+            except KeyboardInterrupt as interrupt:
+                _say_interrupted(interrupt)
             held = ""
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,15 +23,17 @@ import pyarrow as pa
 
 from headrace import catalog as definitions
 from headrace import query
-from headrace.ad_hoc import RunningResult
+from headrace.boundary import callback_given, option_given, path_given, public, text_given
 from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View
 from headrace.definition import Definer, columns_of
-from headrace.engine.session import Session
+from headrace.engine.session import Session, require_session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
-from headrace.errors import CatalogError, HeadraceError, Position, SqlError
+from headrace.engine.workers import require_workers
+from headrace.errors import CatalogError, HeadraceError, Position
 from headrace.explain import describe, explain, show
 from headrace.inside import Inside
+from headrace.interrupts import at_once, check, interruptible, shielded
 from headrace.loading import Batch, Loaded, Loader, target_of
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
@@ -38,6 +41,7 @@ from headrace.plan.rules import optimize
 from headrace.pump import Pumps
 from headrace.reading import Kept, Reader
 from headrace.result import Result
+from headrace.running_result import RunningResult
 from headrace.runtime import Runtime
 from headrace.sample.kept import Samples
 from headrace.settings import Settings, cores
@@ -48,6 +52,7 @@ from headrace.sql import statements as s
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored
 from headrace.store import Store
+from headrace.store.place import place_of
 from headrace.store.writer import closed
 from headrace.stream.ring.home import Rings
 from headrace.types import quote
@@ -65,38 +70,56 @@ _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
 
 
+@public
 def connect(
     path: str | os.PathLike[str] | None = None, *, spark: SparkSession | None = None, **settings: Any
 ) -> Database:
     """Open the database in directory ``path``, making it if it is not there; ``None`` is a temporary one.
 
+    Only the last directory of the path is made. ``~`` is the user's home.
+
     ``spark`` is a session to use; without it, Headrace starts a local one when something
     needs Spark. Further settings are those of :class:`headrace.settings.Settings`.
     """
-    return Database(path, spark=spark, **settings)
+    with interruptible():
+        return Database(path, spark=spark, **settings)
+
+
+def _close_at_exit(database: weakref.ref[Database], opened_by: int) -> None:
+    found = database()
+    # One that nobody refers to any more is closed by its parts; that of a process which was forked, by its parent.
+    if found is not None and os.getpid() == opened_by:
+        with suppress(KeyboardInterrupt):  # it ends anyway
+            found.close()
 
 
 class Database:
     """An open database. Use it as a context manager, or call :meth:`close`."""
 
+    @public
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, spark: SparkSession | None = None, **settings: Any
     ) -> None:
         given = Settings.of(settings)
+        if spark is not None:
+            require_session(spark, "connect(spark=…)")
+            require_workers(spark)
         zone = spark.conf.get("spark.sql.session.timeZone") if spark is not None else None
         store = Store.open(
-            None if path is None else Path(path),
+            None if path is None else place_of(path),
             settings={"time_zone": given.time_zone} if "time_zone" in settings else {},
             defaults={"time_zone": zone or given.time_zone},
             memory_limit=given.memory_limit,
             durability=given.durability,
             group_ms=given.group_ms,
             accept_state=given.accept_state,
+            shared=given.shared,
         )
         chosen = replace(given, time_zone=store.settings["time_zone"])
         session = Session(chosen, spark)
+        tls = (chosen.flight_certificate, chosen.flight_key)
         worker = Worker(cores(), chosen.memory_limit)
-        self._runtime = Runtime(store, chosen, session, worker, Rings(store.path, store.scratch, chosen.time_zone))
+        self._runtime = Runtime(store, chosen, session, worker, Rings(store.path, store.scratch, chosen.time_zone, tls))
         self._closed = False
         self._users = 0
         self._idle = threading.Condition()
@@ -108,38 +131,42 @@ class Database:
         self._pumps = Pumps(self._runtime, self._loader)
         self._attachments = Attachments(store.path)
         self._porter: Porter | None = None
+        # Made after the store's own, so run before it: queries end before what they read is closed.
+        weakref.finalize(self, _close_at_exit, weakref.ref(self), os.getpid())
         try:
             self._reopen()
             inside = Inside(self._runtime, self._views, self._answers, self._loader, self._samples)
             self._reader = Reader(self._runtime, self._views, self._answers, self._samples, inside, self.in_use)
             self._porter = Porter(self, self._loader)
+            check()
         except BaseException:
             self.close()
             raise
 
     # Public interface
 
+    @public
     def sql(self, text: str, *, progress: Progress | None = None) -> Result:
         """Run one statement."""
+        text = text_given(text, "a statement")
+        progress = callback_given(progress, "progress")
         try:
             return self._sql(text, progress)
-        except RecursionError:
-            raise SqlError(
-                "STATEMENT_TOO_COMPLEX",
-                "the statement is nested too deeply",
-                hint="split it up: put parts of it into views, or rows into db.insert",
-            ) from None
+        except CatalogError as error:
+            raise self._runtime.session.explain(error) from None
 
     def _sql(self, text: str, progress: Progress | None) -> Result:
+        asked = self._reader.known(text)
+        # A lookup in memory is over before anybody could close the database, or want it to end.
+        if asked is None and (rows := self._reader.looked_up(text)) is not None:
+            return self._result(rows)
         with self.in_use():
-            asked = self._reader.known(text)
             if asked is None:
-                if (rows := self._reader.looked_up(text)) is not None:
-                    return self._result(rows)
                 inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
                 if inline is not None and isinstance(self.catalog.find(inline.name), Stream | Table):
                     return self._insert_inline(inline)
-                statement = s.parse(text)
+                with at_once():
+                    statement = s.parse(text)
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
                 asked = self._reader.remember(text, statement)
@@ -151,6 +178,7 @@ class Database:
             return RunningResult(running, self._frame)
         return self._result(self._reader.stored(asked))
 
+    @public
     def insert(self, name: str, data: Any) -> Loaded:
         """Insert rows into a stream or table; returns how many. One call is one epoch.
 
@@ -159,18 +187,23 @@ class Database:
         ``data`` is an Arrow table, batch or reader, a pandas or Polars frame, a list of
         dicts or tuples, a dict of columns, or a Spark DataFrame.
         """
+        name = text_given(name, "the name of a stream or table")
         with self.in_use():
             return self._loader.insert(self._target(name), data)
 
+    @public
     def copy(
         self, name: str, pattern: str | os.PathLike[str], *, progress: Progress | None = None, **options: Any
     ) -> Result:
         """Load files into a stream or table: ``COPY name FROM 'pattern'``."""
-        given = {k.lower(): str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
-        statement = s.Copy(name, (), os.fspath(pattern), given, Position(1, 1))
+        name = text_given(name, "the name of a stream or table")
+        given = {k.lower(): option_given(k, v) for k, v in options.items() if v is not None}
+        progress = callback_given(progress, "progress")
+        statement = s.Copy(name, (), path_given(pattern, "what to copy from"), given, Position(1, 1))
         with self.in_use():
             return self._run(statement, progress)
 
+    @public
     def attach(
         self,
         frame: DataFrame,
@@ -187,10 +220,12 @@ class Database:
         an interval (``'10 seconds'``) or Spark's arguments (``{'availableNow': True}``).
         """
         with self.in_use(), self._runtime.tables_lock:
-            target = self._target(stream)
+            target = self._target(text_given(stream, "the name of a stream"))
             if isinstance(target, Table):
                 raise CatalogError(
-                    "WRONG_RELATION_KIND", f"{target.name} is a table, not a stream", hint="attach feeds streams"
+                    "WRONG_COMMAND_FOR_OBJECT_TYPE",
+                    f"{target.name} is a table, not a stream",
+                    hint="attach feeds streams",
                 )
             return self._attachments.start(
                 frame,
@@ -198,10 +233,11 @@ class Database:
                 self._made(target),
                 self._feed,
                 name=name,
-                checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+                checkpoint=None if checkpoint is None else path_given(checkpoint, "a checkpoint"),
                 trigger=trigger,
             )
 
+    @public
     def drain(self) -> None:
         """Take the batches that Spark's sinks left here; raises what keeps one from being taken, if anything does.
 
@@ -213,6 +249,7 @@ class Database:
         if failure is not None:
             raise failure
 
+    @public
     def export(self, path: str | os.PathLike[str]) -> Ticket:
         """Copy the database as it is now into a ticket, a new folder; :func:`headrace.open` goes on from it.
 
@@ -221,16 +258,17 @@ class Database:
         from headrace.move.export import export
 
         with self.in_use():
-            return export(self, path)
+            return export(self, path_given(path, "where to export to"))
 
     @property
     def attachments(self) -> list[Attachment]:
         """The queries that feed streams of this database from this process."""
         return list(self._attachments)
 
+    @public
     def table(self, name: str) -> DataFrame:
         """A relation's rows, as they are now, as a Spark DataFrame."""
-        relation: Relation = self.catalog.get(name)
+        relation: Relation = self.catalog.get(text_given(name, "the name of a relation"))
         return self.sql(f"SELECT * FROM {quote(relation.name)}").spark()
 
     @property
@@ -239,18 +277,21 @@ class Database:
         return self._runtime.catalog
 
     @property
+    @public
     def spark(self) -> SparkSession:
         """The Spark session of this database; starts Spark if nothing did yet."""
-        return self._runtime.spark
+        with interruptible():
+            return self._runtime.spark
 
     @property
     def path(self) -> Path:
         """The directory the database lives in."""
         return self._runtime.store.path
 
+    @public
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
-        with ExitStack() as steps:
+        with interruptible(), shielded(), ExitStack() as steps:
             steps.callback(self._runtime.session.stop)
             steps.callback(self._runtime.store.close)
             steps.callback(self._runtime.rings.close)
@@ -307,9 +348,10 @@ class Database:
 
     def _defined(self, message: str) -> Result:
         assert self._porter is not None
-        with self._runtime.tables_lock:
+        with self._runtime.tidying.after("telling other processes of the definitions"), self._runtime.tables_lock:
             publish_catalog(self)
-        self._porter.retry()
+        with self._runtime.tidying.after("trying batches again that could not be taken"):
+            self._porter.retry()
         return self._done(message)
 
     def _drop(self, statement: s.Drop) -> str:
@@ -383,12 +425,12 @@ class Database:
             table = Table(statement.name, columns)
             running = self._reader.ad_hoc(query_)
             if running is None:
-                return self._definer.create_filled(table, self._reader.stored(query_))
+                return self._definer.create_filled(table, self._reader.stored(query_), statement.position)
         rows = running.answer()  # when a stream pauses: nobody else waits for that
         with self._runtime.tables_lock:
             if self._definer.exists(statement):
                 return f"{statement.name} exists already"
-            return self._definer.create_filled(table, rows)
+            return self._definer.create_filled(table, rows, statement.position)
 
     # What EXPLAIN, DESCRIBE and Spark's side ask
 
@@ -421,16 +463,17 @@ class Database:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        with self._idle:
-            if self._closed:
-                raise closed()
-            self._users += 1
-        try:
-            yield
-        finally:
+        with interruptible():
             with self._idle:
-                self._users -= 1
-                self._idle.notify_all()
+                if self._closed:
+                    raise closed()
+                self._users += 1
+            try:
+                yield
+            finally:
+                with self._idle:
+                    self._users -= 1
+                    self._idle.notify_all()
 
     def _target(self, name: str, position: Position | None = None) -> Stream | Table:
         return target_of(self.catalog, name, position)
@@ -441,8 +484,9 @@ class Database:
     def _frame(self, table: pa.Table) -> DataFrame:
         # By position: an answer may have two columns of one name, a Parquet file for Spark may not.
         named = table.rename_columns([f"c{i}" for i in range(table.num_columns)])
-        read = self._runtime.spark.read.parquet(str(query.publish(self._runtime, named)))
-        return read.toDF(*table.column_names)
+        with interruptible():
+            read = query.published(self._runtime.spark, query.publish(self._runtime, named), named.schema)
+            return read.toDF(*table.column_names)
 
     def _done(self, message: str) -> Result:
         return Result(pa.table({}), message=message)

@@ -6,18 +6,19 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from sqlglot import exp
 
 from headrace import file_tables, query, tables
-from headrace.catalog import Catalog, FileSource, Relation, Sample, Stream, Table, View, kind_of, to_json
+from headrace.catalog import Catalog, FileSource, Relation, Sample, Stream, Table, View, check_names, kind_of, to_json
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
-from headrace.parquet_files import write_parquet
+from headrace.interrupts import committed
+from headrace.parquet_files import footer_of, write_parquet
 from headrace.plan.nodes import Node, Scan, walk_plan
 from headrace.plan.pipelines import SplitPlan
 from headrace.runtime import Runtime
@@ -76,7 +77,7 @@ class Definer:
             try:
                 if isinstance(relation, Stream) and relation.buffer is not None:
                     self._runtime.rings.open(relation)  # first: there may be no room for it
-                self._define(self._runtime.catalog.with_relation(relation), relation, work)
+                self._define(self._runtime.catalog.with_relation(relation), relation, work, at=statement.position)
             except BaseException:
                 self._runtime.rings.drop(relation.name)
                 raise
@@ -89,7 +90,7 @@ class Definer:
         self._runtime.catalog.require_free(statement.name, statement.position)
         return False
 
-    def create_filled(self, table: Table, rows: pa.Table) -> str:
+    def create_filled(self, table: Table, rows: pa.Table, at: Position) -> str:
         """A table and its first rows, in one commit."""
         relation = tables.tail_of(table.name)
         rows = rows.rename_columns([c.name for c in table.columns]).cast(arrow_schema(table.columns))
@@ -107,10 +108,10 @@ class Definer:
             if file is not None:
                 with writing(file):
                     write_parquet(rows, file)
-            self._define(self._runtime.catalog.with_relation(table), table, work)
+            self._define(self._runtime.catalog.with_relation(table), table, work, at=at)
         except BaseException:
-            if file is not None and file.exists():
-                self._runtime.store.discard(file)
+            if file is not None:
+                self._runtime.store.let_go(file)
             raise
         return f"table {table.name} created with {counted(rows.num_rows, 'row')}"
 
@@ -122,7 +123,7 @@ class Definer:
             tx.create_relation(tables.tail_of(table.name), file_tables.MANIFEST)
             tx.append(tables.tail_of(table.name), file_tables.manifest(found))
 
-        self._define(self._runtime.catalog.with_relation(table), table, work)
+        self._define(self._runtime.catalog.with_relation(table), table, work, at=statement.position)
         self._runtime.file_marks[table] = found
         return f"table {table.name} created over {counted(len(found), 'file')}, read at each query"
 
@@ -169,13 +170,18 @@ class Definer:
             for view in views:
                 _drop_states(tx, view)
 
-        self._commit(catalog, work, f"DROP {relations[-1].name}")
+        def left() -> None:
+            for view in views:
+                del self._views[view.name.lower()]
+            for relation in relations:
+                self._samples.forget(relation.name)
+
+        self._commit(catalog, work, f"DROP {relations[-1].name}", leaving=left)
         for relation in relations:
-            self._samples.forget(relation.name)
             if isinstance(relation, Stream):
-                self._runtime.rings.drop(relation.name)
+                with self._runtime.tidying.after(f"removing the buffer of {relation.name}"):
+                    self._runtime.rings.drop(relation.name)
         for view in views:
-            del self._views[view.name.lower()]
             self._forget(view)
 
     # Samples
@@ -185,7 +191,8 @@ class Definer:
         sample, plan = self._samples.compiled(statement, self._runtime.analyzer())
         kept = self._samples.made(sample, plan)
         newer = self._runtime.catalog.with_relation(sample)
-        self._define(newer, sample, lambda tx: _found_sample(tx, kept), lambda: self._samples.enter(kept))
+        entered = partial(self._samples.enter, kept)
+        self._define(newer, sample, lambda tx: _found_sample(tx, kept), entered, at=statement.position)
         each = f" for each {', '.join(sample.keys)}" if sample.keys else ""
         return f"sample {sample.name} created: {counted(sample.size, 'row')} of {sample.of}{each}"
 
@@ -220,10 +227,10 @@ class Definer:
         plan, view = self.plan_view(statement, self._runtime.analyzer())
         catalog = self._runtime.catalog.with_relation(view)
         if plan is None:
-            self._define(catalog, view, lambda tx: None)
+            self._define(catalog, view, lambda tx: None, at=statement.position)
             return f"view {view.name} created"
         with self._begun(view, plan) as (compiled, found):
-            self._define(catalog, view, found, lambda: self._enter(compiled))
+            self._define(catalog, view, found, lambda: self._enter(compiled), at=statement.position)
         return f"continuous view {view.name} created{_frozen_note(compiled)}"
 
     def restart(self, name: str) -> str:
@@ -275,7 +282,7 @@ class Definer:
                     names, paths = zip(*((n, f.name) for n, f in files.items()), strict=True)
                     tx.append(static_relation(view.name), pa.table({"name": list(names), "file": list(paths)}))
                     for file in set(files.values()):
-                        tx.add_segment(static_relation(view.name), file, pq.read_metadata(file).num_rows)
+                        tx.add_segment(static_relation(view.name), file, footer_of(file).num_rows)
                 first = dict(initial)
                 admission = retention.admit(tx, compiled, first)
                 tx.append_batches(first)
@@ -284,7 +291,7 @@ class Definer:
             yield compiled, found
         except BaseException:
             for file in set(files.values()) - shared:
-                self._runtime.store.discard(file)
+                self._runtime.store.let_go(file)
             raise
 
     def _build_side(self, rows: pa.Table, known: Collection[Path]) -> Path:
@@ -314,9 +321,10 @@ class Definer:
 
     def _forget(self, view: ContinuousView) -> None:
         """Let go of what was kept in memory for a view that is no more."""
-        self._answers.forget(view)
-        used = {static.name for other in self._views.values() for static in other.statics.values()}
-        self._runtime.worker.forget([s.name for s in view.statics.values() if s.name not in used])
+        with self._runtime.tidying.after(f"forgetting what was kept of {view.name}"):
+            self._answers.forget(view)
+            used = {static.name for other in self._views.values() for static in other.statics.values()}
+            self._runtime.worker.forget([s.name for s in view.statics.values() if s.name not in used])
 
     def static_files(self, snapshot: Snapshot, view: str) -> dict[str, Path]:
         """The files of a stored view's static build sides, by their names in its plan."""
@@ -333,38 +341,49 @@ class Definer:
         catalog: Catalog,
         relation: Relation,
         work: Callable[[Transaction], Any],
-        settled: Callable[[], None] = lambda: None,
+        entering: Callable[[], None] = lambda: None,
+        *,
+        at: Position | None,
     ) -> None:
+        check_names(relation, at)
+
         def all_of_it(tx: Transaction) -> None:
             tx.put(relation.name, kind_of(relation), to_json(relation))
             work(tx)
 
-        self._commit(catalog, all_of_it, f"CREATE {kind_of(relation).upper()} {relation.name}", settled)
+        self._commit(catalog, all_of_it, f"CREATE {kind_of(relation).upper()} {relation.name}", entering)
 
     def _commit(
         self,
         catalog: Catalog,
         work: Callable[[Transaction], Any],
         label: str,
-        settled: Callable[[], None] = lambda: None,
+        entering: Callable[[], None] = lambda: None,
+        leaving: Callable[[], None] = lambda: None,
     ) -> None:
         """Commit a change of definitions. From the moment the writer has it, state rows computed
         under the older catalog are refused (:class:`~headrace.stream.intake.StaleCatalog`).
 
-        ``settled`` is called when it is durable, before the new catalog shows."""
+        When it is durable, what is ``entering`` is made known, then the new catalog, and then what is ``leaving`` is
+        forgotten. The writer does it before it answers: no interrupt of the caller comes between what is stored and
+        what this process knows."""
         before = self._runtime.writer_version
 
         def on_writer(tx: Transaction) -> None:
             work(tx)
             self._runtime.writer_version = catalog.version
 
+        def show(_: Any) -> None:
+            entering()
+            self._runtime.catalog = catalog
+            leaving()
+
         try:
-            self._runtime.store.commit(on_writer, label=label)
+            self._runtime.store.commit(on_writer, label=label, settled=show)
+            committed()
         except BaseException:
             self._runtime.writer_version = before
             raise
-        settled()
-        self._runtime.catalog = catalog
 
 
 def _stream(statement: s.CreateStream) -> Stream:
@@ -435,6 +454,7 @@ _NONDETERMINISTIC = {
     *("rand", "randn", "random", "uuid", "shuffle", "monotonically_increasing_id", "spark_partition_id"),
     *("now", "current_timestamp", "localtimestamp", "current_date", "curdate", "current_time", "unix_timestamp"),
     *("input_file_name", "input_file_block_start", "input_file_block_length"),
+    *("reflect", "java_method", "try_reflect"),  # whatever Java does
 }
 
 

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -39,6 +38,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from rich.table import Table
 
 from headrace.errors import HeadraceError
+from headrace.parquet_files import spark_reader, write_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,8 +243,8 @@ def write_history(plant: Plant, events: int, directory: Path, files: int = 4) ->
 def spark_answer(spark: SparkSession, directory: Path) -> list[tuple[Any, ...]]:
     """Figure 4.2 by Spark alone, as a batch over the same files and the live batches kept beside them."""
     for stream in STREAMS:
-        past = spark.read.schema(EVENT_COLUMNS).csv(str(directory / stream), header=True)
-        live = spark.read.schema(EVENT_COLUMNS).parquet(str(directory / f"{stream}.live.parquet"))
+        past = spark_reader(spark).schema(EVENT_COLUMNS).csv(str(directory / stream), header=True)
+        live = spark_reader(spark).schema(EVENT_COLUMNS).parquet(str(directory / f"{stream}.live.parquet"))
         past.union(live).createOrReplaceTempView(stream)
     spark.createDataFrame(station_table().to_pandas(), STATION_COLUMNS).createOrReplaceTempView("station")
     try:
@@ -395,7 +395,7 @@ def _run(screen: Screen, directory: Path, events: int, seconds: float, seed: int
         start = time.perf_counter()
         with screen.step("Spark batch, same query, same events", "the same query as a Spark batch over all events"):
             for stream in STREAMS:
-                pq.write_table(pa.concat_tables(kept[stream]), directory / f"{stream}.live.parquet")
+                write_parquet(pa.concat_tables(kept[stream]), directory / f"{stream}.live.parquet")
             expected = spark_answer(spark, directory)
         batch = time.perf_counter() - start
     return _report(screen, events, gauge, answer, expected, read, batch, plant)

@@ -8,6 +8,7 @@ one has changed nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,15 @@ class Position:
         return Position(self.line + origin.line - 1, max(1, column))
 
 
+def printable(text: str) -> str:
+    """The text with escapes for what no file or terminal takes: halves of surrogate pairs.
+
+    >>> printable("a\\ud800b")
+    'a\\\\ud800b'
+    """
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 class HeadraceError(Exception):
     """Base of all Headrace errors.
 
@@ -43,15 +53,25 @@ class HeadraceError(Exception):
         self, condition: str, message: str, *, position: Position | None = None, hint: str | None = None
     ) -> None:
         self.condition = condition
-        self.message = message
+        self.message = printable(message)
         self.position = position
-        self.hint = hint
-        super().__init__(condition, message)
+        self.hint = None if hint is None else printable(hint)
+        super().__init__(condition, self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
         where = f" ({self.position})" if self.position else ""
         hint = f". Hint: {self.hint}" if self.hint else ""
         return f"[{self.condition}] {self.message}{where}{hint}"
+
+
+def _rebuilt(kind: type[HeadraceError], args: tuple[Any, ...], state: dict[str, Any]) -> HeadraceError:
+    """An error out of another process: subclasses are not all made from what they are kept as."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class SqlError(HeadraceError):
@@ -83,3 +103,18 @@ class ExecutionError(HeadraceError):
 
 class StoreError(HeadraceError):
     """The state directory cannot be opened, read or written."""
+
+
+class InternalError(HeadraceError):
+    """A defect of Headrace, not of the statement. Its ``__cause__`` is what was raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        from headrace import __version__
+
+        lines = str(cause).splitlines()
+        super().__init__(
+            "INTERNAL_ERROR",
+            f"{type(cause).__name__}{f': {lines[0]}' if lines else ''}",
+            hint=f"this is a defect in Headrace: please report it, with the version ({__version__}), the statement or "
+            "call, and the traceback; it has changed nothing",
+        )

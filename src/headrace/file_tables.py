@@ -9,16 +9,18 @@ other: kept answers that rest on it are computed again.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace import tables
 from headrace.catalog import FileSource, Table
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, Position, SqlError
+from headrace.interrupts import check
+from headrace.parquet_files import open_parquet
 from headrace.runtime import Runtime
 from headrace.store import Transaction
 from headrace.stream.csv import CsvOptions
@@ -79,6 +81,7 @@ def refresh(runtime: Runtime, found: Iterable[Table]) -> None:
                 tx.replace(relation, manifest(now), altered=True)
 
         runtime.store.commit(work, label=f"files of {table.name} changed")
+        check()  # the query that follows has not begun
         runtime.file_marks[table] = now
 
 
@@ -141,7 +144,8 @@ def refuse_rows(table: Table, position: Position | None) -> None:
 
 def _paths(source: FileSource) -> list[Path]:
     folder = Path(source.location)
-    return resolve(str(folder / "*") if folder.is_dir() else source.location, source.format)
+    # The folder's own name is no pattern.
+    return resolve(f"{glob.escape(str(folder))}/*" if folder.is_dir() else source.location, source.format)
 
 
 def _options(source: FileSource) -> CsvOptions | None:
@@ -162,7 +166,7 @@ def _own_columns(name: str, path: Path, source: FileSource, at: Position) -> Sch
             hint="write (name TYPE, …) after the name",
         )
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             leaves = [file.schema.column(i) for i in range(file.metadata.num_columns)]
             int96 = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
             found = [(c.name, _own_type(c, int96)) for c in file.schema_arrow]

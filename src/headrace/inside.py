@@ -1,6 +1,6 @@
 """Looking inside: what a database knows about itself, as relations of the schema ``headrace``.
 
-``headrace.views``, ``headrace.streams`` and ``headrace.epochs`` stand in any query beside tables and
+``headrace.views``, ``headrace.streams``, ``headrace.epochs`` and others stand in any query beside tables and
 views, and ``headrace.state('v')`` gives the merged state of a continuous view. All are read in the
 query's own snapshot. They are for queries only: a view that read them would depend on when it ran.
 """
@@ -8,6 +8,7 @@ query's own snapshot. They are for queries only: a view that read them would dep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
@@ -84,7 +85,18 @@ SAMPLES = (
     Field("last_change_epoch", BIGINT),
     Field("insert_place", STRING),
 )
-RELATIONS: Mapping[str, Schema] = {"views": VIEWS, "streams": STREAMS, "samples": SAMPLES, "epochs": EPOCHS}
+FAILURES = (
+    Field("time", TIMESTAMP),
+    Field("doing", STRING),
+    Field("error", STRING),
+)
+RELATIONS: Mapping[str, Schema] = {
+    "views": VIEWS,
+    "streams": STREAMS,
+    "samples": SAMPLES,
+    "epochs": EPOCHS,
+    "failures": FAILURES,
+}
 """The relations without arguments, and their columns; ``Inside.rows`` has the rows of each."""
 
 _MINUTE = timedelta(minutes=1)
@@ -121,7 +133,7 @@ class Inside:
             return self._state_scan(args, position)
         near = get_close_matches(key, RELATIONS, n=1)
         raise CatalogError(
-            "RELATION_NOT_FOUND",
+            "TABLE_OR_VIEW_NOT_FOUND",
             f"there is no relation headrace.{name}{'' if args is None else '(…)'}",
             position=position,
             hint=f"did you mean headrace.{near[0]}?"
@@ -165,7 +177,12 @@ class Inside:
         if relation == "epochs":
             return self._epochs(snapshot)
         if relation in RELATIONS:
-            readers = {"views": self._view_rows, "streams": self._stream_rows, "samples": self._sample_rows}
+            readers = {
+                "views": self._view_rows,
+                "streams": self._stream_rows,
+                "samples": self._sample_rows,
+                "failures": self._failure_rows,
+            }
             found = readers[relation](snapshot)
             return pa.Table.from_pylist(found, schema=arrow_schema(RELATIONS[relation]))
         for view in list(self._views.values()):
@@ -174,7 +191,7 @@ class Inside:
                     source, batches = snapshot.whole(relation, "__appended")
                     rows = snapshot.query(view.merge_sql(state, source), __appended=batches)
                     return rows.cast(arrow_schema(state.schema)).rename_columns([f.name for f in _by_label(state)])
-        raise CatalogError("RELATION_NOT_FOUND", f"there is no {relation} any more", hint="ask again")
+        raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"there is no {relation} any more", hint="ask again")
 
     def _epochs(self, snapshot: Snapshot) -> pa.Table:
         relations = list(self._runtime.catalog.relations.items())
@@ -219,6 +236,9 @@ class Inside:
                 }
             )
         return found
+
+    def _failure_rows(self, _: Snapshot) -> list[dict[str, Any]]:
+        return [asdict(failure) for failure in self._runtime.tidying.failures]
 
     def _sample_rows(self, snapshot: Snapshot) -> list[dict[str, Any]]:
         found = []
@@ -307,7 +327,7 @@ def size_of(snapshot: Snapshot, view: ContinuousView, state: State) -> tuple[int
     relation = view.relation(state)
     _, batches = snapshot.whole(relation, "batches")
     lengths = {"string": "strlen({})", "binary": "octet_length({})"}
-    lengths |= dict.fromkeys(("array", "struct"), "strlen(CAST({} AS VARCHAR))")
+    lengths |= dict.fromkeys(("array", "struct", "map"), "strlen(CAST({} AS VARCHAR))")
     texts = [lengths[f.type.name].format(quote_native(f.name)) for f in state.schema if f.type.name in lengths]
     fixed = sum(_width(f) for f in state.schema)
     sized = " + ".join([f"count(*) * {fixed}", *(f"coalesce(sum({t}), 0)" for t in texts)])

@@ -11,27 +11,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 
 from headrace import tables
 from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View
-from headrace.engine.failures import from_duckdb, from_spark
+from headrace.engine.failures import from_spark
 from headrace.engine.places import Choice
-from headrace.engine.tasks import Progress
+from headrace.engine.session import cancel_with_the_statement
+from headrace.engine.tasks import Progress, size_of
 from headrace.engine.work import is_grouped
 from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, Position
 from headrace.file_tables import refuse_rows
-from headrace.frames import NULL_MARK, conform_frame
+from headrace.frames import LENGTH_MARK, NULL_MARK, conform_frame
+from headrace.interrupts import at_once, check, committed
 from headrace.runtime import Runtime
 from headrace.sample.kept import Samples
 from headrace.sql import statements as s
 from headrace.store import Transaction
 from headrace.store.transaction import BATCH_ROWS
+from headrace.stream import lengths
 from headrace.stream.csv import CsvOptions
-from headrace.stream.files import TextSlice, format_of, plan_slices, read_text, resolve
+from headrace.stream.files import Slice, TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader, stream_count
-from headrace.stream.parquet import first_bad_value, parquet_source
+from headrace.stream.parquet import ParquetSlice
 from headrace.stream.ring import Ring
 from headrace.stream.ring.book import Overflow
 from headrace.stream.ring.delivery import Delivery
@@ -67,8 +69,9 @@ class Loaded(int):
         return "".join(f"; {counted(n, 'row')} late for {view}" for view, n in self.late.items())
 
 
-_STALE_ATTEMPTS = 3
-"""How often an insert is run again because definitions changed meanwhile, before it makes them wait."""
+_STALE_ATTEMPTS = 1
+"""How often an insert is overtaken by a change of definitions before it makes them wait: it takes its turn with those
+who make them, so it waits for one of each such thread at most, and is run twice."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class Loader:
         """
         if _is_frame(data):
             return self._insert_frame(target, data, batch)
-        rows = to_arrow(data, target.columns, zone=self._runtime.settings.time_zone)
+        with at_once():
+            rows = to_arrow(data, target.columns, zone=self._runtime.settings.time_zone)
         if isinstance(target, Table):
             table = rows if isinstance(rows, pa.Table) else rows.read_all()
             if table.num_rows:
@@ -150,7 +154,8 @@ class Loader:
         try:
             return self._into_stream(target, given, f"INSERT INTO {target.name}")
         finally:
-            release()
+            with self._runtime.tidying.after("removing a spooled file"):
+                release()
 
     def take(self, stream: Stream, files: Sequence[Path], batch: Batch) -> Loaded:
         """Insert a source's batch from Parquet files in the stream's columns; nothing if it is committed already."""
@@ -174,6 +179,7 @@ class Loader:
         if self._committed(batch):
             return Loaded(0)
         ready = conform_frame(frame, target)
+        cancel_with_the_statement(frame.sparkSession)
         with _spark_failures():
             if isinstance(target, Table):
                 return self.insert(target, ready.toArrow())
@@ -206,10 +212,10 @@ class Loader:
                 options = replace(options, skipped=tuple(f.name for f in target.columns if f not in schema))
         files = Files(tuple(paths), format, options, schema, sum(p.stat().st_size for p in paths))
         if isinstance(target, Table):
-            return Loaded(self._copy_table(target, files))
+            return Loaded(self._copy_table(target, files, progress))
         return self._into_stream(target, files, f"COPY {target.name}", progress)
 
-    def _copy_table(self, table: Table, files: Files) -> int:
+    def _copy_table(self, table: Table, files: Files, progress: Progress | None) -> int:
         names = tuple(f.name for f in files.schema)
         slices = plan_slices(files.paths, files.format, files.options, files.schema, names, 1)
         file = self._runtime.store.new_segment(tables.tail_of(table.name))
@@ -217,7 +223,8 @@ class Loader:
         total = 0
         try:
             with tables.segment_writer(file, wanted) as write:
-                for rows in self._table_rows(slices, files, names):
+                for rows in self._table_rows(slices, files, names, progress):
+                    check()
                     whole = _with_missing(rows, table)
                     tables.check_not_null(table, whole)
                     write(whole)
@@ -225,29 +232,34 @@ class Loader:
             if total:
                 tables.add_segments(self._runtime, table, [(file, total)])
             else:
-                self._runtime.store.discard(file)
+                self._runtime.store.let_go(file)
         except BaseException:
-            if file.exists():
-                self._runtime.store.discard(file)
+            self._runtime.store.let_go(file)
             raise
         return total
 
-    def _table_rows(self, slices: Sequence[Any], files: Files, names: tuple[str, ...]) -> Any:
+    def _table_rows(
+        self, slices: Sequence[Slice], files: Files, names: tuple[str, ...], progress: Progress | None
+    ) -> Iterator[pa.Table]:
+        everything = sum(size_of(part) for part in slices)
+        done = 0
+
+        def report(so_far: int) -> None:
+            if progress is not None:
+                progress(done + so_far, everything)
+
+        zone = self._runtime.settings.time_zone
         for part in slices:
             if isinstance(part, TextSlice):
-                zone = self._runtime.settings.time_zone
-                for batch in read_text(part, files.options, files.schema, names, zone=zone):
+                for batch in read_text(part, files.options, files.schema, names, zone=zone, progress=report):
                     yield pa.Table.from_batches([batch])
-                continue
-            for piece in part.pieces:
-                source = parquet_source(piece, files.schema, names)
-                try:
-                    with self._runtime.worker.cursor() as cursor:
-                        reader: pa.RecordBatchReader = cursor.sql(f"SELECT * FROM {source}").to_arrow_reader(65_536)
-                        for batch in reader:
-                            yield pa.Table.from_batches([batch])
-                except duckdb.Error as error:
-                    raise first_bad_value(piece, files.schema, names) or from_duckdb(error) from None
+            elif isinstance(part, ParquetSlice):
+                rows = 0
+                for chunk in self._runtime.worker.parquet_rows(part, files.schema, names):
+                    yield chunk
+                    rows += chunk.num_rows
+                    report(rows)
+            done += size_of(part)
 
     # Streams
 
@@ -275,18 +287,22 @@ class Loader:
         if arrived is None:
             delivery.take_back()  # another has committed the same batch
             return Loaded(0)
-        delivery.settle()
         rows, states, late = arrived
-        if isinstance(given, Rows) and deliver:
-            ring = self._runtime.rings.wanted(stream)
-            if ring is not None and ring.terms.overflow is not Overflow.ERROR:
-                _write_committed(ring, given.table)
+        tidying = self._runtime.tidying
+        with tidying.after(f"delivering rows to queries of {stream.name}"):
+            delivery.settle()
+            if isinstance(given, Rows) and deliver:
+                ring = self._runtime.rings.wanted(stream)
+                if ring is not None and ring.terms.overflow is not Overflow.ERROR:
+                    _write_committed(ring, given.table)
         appended = {state: sum(t.num_rows for t in added) for state, added in states.items()}
         groups = {
             state: max((t.num_rows for t in added if is_grouped(t)), default=0) for state, added in states.items()
         }
-        self._compaction.after(appended, groups)
-        self._samples.after(appended)
+        with tidying.after(f"merging states over {stream.name}"):
+            self._compaction.after(appended, groups)
+        with tidying.after(f"merging samples of {stream.name}"):
+            self._samples.after(appended)
         return Loaded(rows, late)
 
     def _arrive(
@@ -304,7 +320,6 @@ class Loader:
         they come from is committed already.
         """
         for attempt in itertools.count():
-            # Definitions that change all the time must not starve an insert: after a few times they wait.
             with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
                 catalog = self._runtime.catalog
                 catalog.get(stream.name, Stream)
@@ -373,8 +388,10 @@ class Loader:
             return {a.view.name: a.late for a in admissions if a.late}
 
         late = self._runtime.store.commit(work, label=label)
-        for state, epoch in filled.items():
-            self._answers.lies_merged(state, epoch)
+        committed()
+        with self._runtime.tidying.after(f"noting what {label} left merged"):
+            for state, epoch in filled.items():
+                self._answers.lies_merged(state, epoch)
         return late
 
     def _await_catalog(self, version: int) -> None:
@@ -420,9 +437,10 @@ def _spark_failures() -> Iterator[None]:
         yield
     except (PySparkException, HeadraceError) as error:
         failure = error if isinstance(error, HeadraceError) else from_spark(error)
-        _, mark, message = failure.message.partition(NULL_MARK)
-        if mark:
-            raise DataError("NULL_IN_NOT_NULL", message.strip(), hint="give a value") from None
+        for mark, hint in ((NULL_MARK, "give a value"), (LENGTH_MARK, lengths.HINT)):
+            _, found, message = failure.message.partition(mark)
+            if found:
+                raise DataError(mark.rstrip(":"), message.strip(), hint=hint) from None
         raise failure from None
 
 

@@ -3,19 +3,47 @@
 DuckDB looks for a relation it does not know among the variables of whoever asks. So the tables are made
 the variables of an expression that asks: registering each as a view would cost more than many a query.
 
->>> with duckdb.connect() as connection:
+>>> with native_connection() as connection:
 ...     native_query(connection, "SELECT max(n) AS n FROM given", {"given": pa.table({"n": [1, 2]})}).to_pylist()
 [{'n': 2}]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 _ASK = compile("cursor.sql(text)", __name__, "eval")
+
+_CONFIG: Mapping[str, Any] = {
+    # Nothing is fetched or loaded because some text or file seems to want it, and no stored secrets are read.
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    # Relations are given as variables of the frame that asks, and of no other.
+    "python_enable_replacements": True,
+    "python_scan_all_frames": False,
+    # Files of tables may be replaced at any time.
+    "cache_local_files": False,
+}
+
+
+def native_connection(database: str = ":memory:", **config: Any) -> duckdb.DuckDBPyConnection:
+    """A DuckDB of our own, with what it would do by itself switched off; times are shown in UTC.
+
+    ``config`` are DuckDB's settings. Rows come in the order of their files and tables unless it says otherwise.
+    """
+    connection = duckdb.connect(database, config={**_CONFIG, **config})
+    try:
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def native_query(
@@ -26,8 +54,24 @@ def native_query(
     return pa.table({}) if found is None else found.to_arrow_table()
 
 
+def native_batches(cursor: duckdb.DuckDBPyConnection, text: str, rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a query, about so many at a time. Its failures are DuckDB's, though Arrow brings them."""
+    reader = cursor.sql(text).to_arrow_reader(rows)
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return
+        except (pa.ArrowException, OSError) as error:
+            raise duckdb.Error(str(error)) from error
+        yield batch
+
+
 def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows in exactly these columns and types; they must already agree by position."""
     if rows.schema == schema:
         return rows
+    for place, wanted in enumerate(schema):
+        if pa.types.is_null(wanted.type):  # the native engine has no type of NULL alone, and Arrow no cast to one
+            rows = rows.set_column(place, wanted, pa.nulls(rows.num_rows))
     return rows.rename_columns(schema.names).cast(schema)

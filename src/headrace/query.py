@@ -26,14 +26,15 @@ from headrace.engine.spark import Relation, leaf, run_plan
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.file_tables import Opened, open_files
 from headrace.native import conform
-from headrace.parquet_files import write_parquet
+from headrace.parquet_files import spark_frame, write_parquet
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node, Project, Scan, walk_plan
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
+from headrace.types import quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _run_spark(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves)
             if isinstance(node, Scan) and leaf(node) not in frames:
                 rows = _leaf_rows(runtime, snapshot, node, leaves)
                 files.append(publish(runtime, rows))
-                frames[leaf(node)] = spark.read.parquet(str(files[-1]))
+                frames[leaf(node)] = published(spark, files[-1], rows.schema)
         return run_plan(spark, plan, frames)
     finally:
         for file in files:
@@ -213,6 +214,15 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Scan, leaves: Leaves)
     table: Table = runtime.catalog.get(scan.relation, Table)
     names = ", ".join(quote_native(c.name) for c in table.columns)
     return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table)}")
+
+
+def published(spark: SparkSession, file: Path, schema: pa.Schema) -> DataFrame:
+    """What :func:`publish` wrote, as a DataFrame. Parquet keeps NULLs alone as integers."""
+    frame = spark_frame(spark, file)
+    if not any(pa.types.is_null(f.type) for f in schema):
+        return frame
+    names = [(quote(f.name), pa.types.is_null(f.type)) for f in schema]
+    return frame.selectExpr(*(f"CAST(NULL AS VOID) AS {name}" if void else name for name, void in names))
 
 
 def publish(runtime: Runtime, rows: pa.Table) -> Path:

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.boundary import public
+from headrace.errors import DataError, HeadraceError
+from headrace.values import python_values
 from headrace.wording import counted
 
 if TYPE_CHECKING:
     import pandas
     from pyspark.sql import DataFrame
 
-_SHOWN = 20
+SHOWN = 20
 
 
 class Result:
@@ -46,51 +49,72 @@ class Result:
     def _table(self) -> pa.Table:
         return self._given
 
+    @public
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches."""
         return iter(self._table.to_batches())
 
+    @public
     def arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
         return self._table
 
+    @public
     def pandas(self) -> pandas.DataFrame:
         """The rows as a pandas DataFrame."""
-        return self._table.to_pandas()
+        try:
+            return self._table.to_pandas()
+        except (OverflowError, ValueError) as error:
+            raise DataError(
+                "NOT_IN_PANDAS",
+                f"pandas cannot hold a value of the answer: {error}",
+                hint="use .arrow() or .rows(), or CAST dates and timestamps of such years AS STRING in the query",
+            ) from error
 
+    @public
     def rows(self) -> list[tuple[Any, ...]]:
-        """The rows as Python tuples."""
-        columns = [c.to_pylist() for c in self._table.columns]
+        """The rows as Python tuples; dates and times of years Python lacks are text (``'+10000-01-01'``)."""
+        columns = [python_values(c) for c in self._table.columns]
         return list(zip(*columns, strict=True)) if columns else []
 
+    @public
     def spark(self) -> DataFrame:
         """The rows as a Spark DataFrame of the database's session."""
         if self._spark is None:
-            raise ValueError("this result has no database behind it")
+            raise HeadraceError(
+                "USAGE", "this result has no database behind it", hint="spark.createDataFrame(result.arrow()) makes one"
+            )
         return self._spark(self._table)
 
     @property
+    @public
     def columns(self) -> list[str]:
         return list(self._table.column_names)
 
+    @public
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    @public
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self.rows())
 
-    def show(self, n: int = _SHOWN) -> None:
+    @public
+    def show(self, n: int = SHOWN) -> None:
         """Print the first ``n`` rows."""
         print(self.text(n))
 
-    def text(self, n: int = _SHOWN) -> str:
+    @public
+    def text(self, n: int = SHOWN) -> str:
         """The first ``n`` rows as aligned text (plans and descriptions are never cut)."""
+        if not isinstance(n, int) or n < 0:
+            raise HeadraceError("USAGE", f"{n!r} rows cannot be shown", hint="give a whole number, 0 or more")
         if not self._table.column_names:
             return self.message
         if self._whole:
             n = len(self)
         head = self._table.slice(0, n)
-        cells = [[_cell(v, cut=not self._whole) for v in c.to_pylist()] for c in head.columns]
+        cells = [[_cell(v, cut=not self._whole) for v in python_values(c)] for c in head.columns]
         right = [
             pa.types.is_integer(f.type) or pa.types.is_floating(f.type) or pa.types.is_decimal(f.type)
             for f in head.schema
@@ -117,15 +141,16 @@ class Result:
     def __repr__(self) -> str:
         return self.text()
 
+    @public
     def _repr_html_(self) -> str:
         if not self._table.column_names:
             return f"<p>{escape(self.message)}</p>"
         head = "".join(f"<th>{escape(n)}</th>" for n in self._table.column_names)
-        shown = self._table.slice(0, _SHOWN)
+        shown = self._table.slice(0, SHOWN)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(_cell(v))}</td>" for v in row) + "</tr>" for row in Result(shown).rows()
         )
-        more = f"<p>{len(self) - _SHOWN:,} more rows</p>" if len(self) > _SHOWN else ""
+        more = f"<p>{len(self) - SHOWN:,} more rows</p>" if len(self) > SHOWN else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,8 @@ from headrace.engine.worker import Worker
 from headrace.settings import Settings
 from headrace.store import Store
 from headrace.stream.ring.home import Rings
+from headrace.tidying import Tidying
+from headrace.turns import Turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,12 +32,14 @@ class Runtime:
     worker: Worker
     rings: Rings
     catalog: Catalog = field(default_factory=Catalog)
-    tables_lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held by whoever changes a table or a definition: a view being made must see tables stand still."""
+    tables_lock: Turns = field(default_factory=Turns)
+    """Held by whoever changes a table or a definition: a view being made must see tables stand still. An insert that
+    definitions overtook takes its turn too."""
     writer_version: int = 0
     """The catalog version the writer thread has committed; ahead of ``catalog`` for a moment during DDL."""
     file_marks: dict[Table, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
     """The files of tables over files, as last seen; the store has the same."""
+    tidying: Tidying = field(default_factory=Tidying)
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property

@@ -27,6 +27,10 @@ PINNED_SPARK = {
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     # Files' statistics leave NaN out (parquet_files.py), and Spark would skip its rows.
     "spark.sql.parquet.filterPushdown": "false",
+    # A file's columns are what it says they are.
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.int96AsTimestamp": "true",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
 }
 """What Headrace's answers mean in Spark's own settings, beside the time zone."""
 
@@ -62,6 +66,13 @@ class Settings:
     """How long the writer may go on gathering commits for one sync while more keep coming; nobody waits alone."""
     remote_rings: bool = False
     """Spark tasks read rings through their owner even on its own host (for tests)."""
+    shared: bool = False
+    """Leave the directory's mode as it is: what is made in it lets its group do what the directory lets it. For Spark
+    executors of another user; otherwise a directory is its user's alone."""
+    flight_certificate: str = ""
+    """A PEM file: with it Spark tasks on other hosts reach rings by TLS, without it they do not (docs/security.md)."""
+    flight_key: str = ""
+    """The certificate's private key, a PEM file."""
     accept_state: bool = False
     """Open a directory that lost acknowledged epochs, and go on from what is left."""
 
@@ -75,6 +86,10 @@ class Settings:
                     "UNKNOWN_SETTING", f"there is no setting {name}", hint=f"settings: {', '.join(sorted(known))}"
                 )
         settings = Settings(**given)
+        for name in ("time_zone", "engine", "driver_memory", "memory_limit", "durability"):
+            value = getattr(settings, name)
+            if not isinstance(value, str):
+                raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a text")
         if settings.engine not in ENGINES:
             raise HeadraceError(
                 "INVALID_SETTING", f"engine is {settings.engine!r}", hint=f"engine is one of {', '.join(ENGINES)}"
@@ -89,6 +104,12 @@ class Settings:
             value = getattr(settings, name)
             if not isinstance(value, int) or value < 0:
                 raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a whole number, 0 or more")
+        if bool(settings.flight_certificate) != bool(settings.flight_key):
+            raise HeadraceError(
+                "INVALID_SETTING",
+                "flight_certificate and flight_key belong together",
+                hint="give both, as paths of PEM files",
+            )
         if settings.time_zone not in _time_zones():
             raise HeadraceError(
                 "INVALID_SETTING", f"time_zone {settings.time_zone!r} is not known", hint="for example 'Europe/Berlin'"

@@ -12,16 +12,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.catalog import Table
-from headrace.engine.plan_sql import literal_native, quote_native
+from headrace.engine.plan_sql import quote_native
 from headrace.errors import DataError
-from headrace.parquet_files import parquet_writer, write_parquet
+from headrace.interrupts import committed
+from headrace.parquet_files import native_scan, parquet_rows, parquet_writer, write_parquet
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
 from headrace.stream.nested import first_hole, is_strict
 from headrace.types import arrow_schema
+from headrace.values import python_values
 
 TAIL_ROWS = 65_536
 """A tail this long becomes a segment."""
@@ -38,8 +39,7 @@ def source(read: Snapshot | Transaction, table: Table, fields: Sequence[str] | N
     parts = [f"SELECT {names} FROM {read.table(tail_of(table.name))}"]
     files = read.segments(tail_of(table.name))
     if files:
-        listed = ", ".join(literal_native(str(f)) for f in files)
-        parts.append(f"SELECT {names} FROM read_parquet([{listed}])")
+        parts.append(f"SELECT {names} FROM {native_scan(files)}")
     return f"({' UNION ALL '.join(parts)})"
 
 
@@ -54,7 +54,7 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
                     write_parquet(rows, file)
                 add_segments(runtime, table, [(file, rows.num_rows)])
             except BaseException:
-                runtime.store.discard(file)
+                runtime.store.let_go(file)
                 raise
             return
 
@@ -66,6 +66,7 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
                 _flush(runtime, tx, table)
 
         runtime.store.commit(work, label=f"INSERT INTO {table.name}")
+        committed()
 
 
 def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int]]) -> None:
@@ -73,13 +74,14 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
 
     def work(tx: Transaction) -> None:
         if table.primary_key:
-            _check_key(tx, table, [pq.read_table(f, columns=list(table.primary_key)) for f, _ in files])
+            _check_key(tx, table, [parquet_rows(f, table.primary_key) for f, _ in files])
         for file, rows in files:
             tx.add_segment(tail_of(table.name), file, rows)
             tx.count(tail_of(table.name), rows)
 
     with runtime.tables_lock:
         runtime.store.commit(work, label=f"COPY {table.name}")
+        committed()
 
 
 @contextmanager
@@ -156,7 +158,7 @@ def _check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> No
         new_rows=new,
     )
     if found.num_rows:
-        values = ", ".join(f"{k} = {v}" for k, v in found.to_pylist()[0].items())
+        values = ", ".join(f"{k} = {python_values(found.column(k))[0]}" for k in found.column_names)
         raise DataError(
             "PRIMARY_KEY_VIOLATION",
             f"{table.name} would have more than one row with {values}",

@@ -22,7 +22,7 @@ array) is carried by name: only Spark SQL may touch its values.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +40,9 @@ class Type:
     scale: int = 0
     ddl: str = ""
     parts: tuple[Part, ...] = field(default=(), repr=False)
-    """An array's element, a struct's fields."""
+    """An array's element, a struct's fields, a map's key and value."""
+    limit: Limit | None = field(default=None, compare=False, repr=False)
+    """Of text in a column: how long it may be. Such text is a string like any other once it is read."""
 
     @property
     def sql(self) -> str:
@@ -51,16 +53,20 @@ class Type:
 
     @property
     def declared(self) -> str:
-        """The same with the NOT NULLs of struct fields, which a column declares but which make no other type.
+        """The same with the NOT NULLs and lengths of text, which a column declares but which make no other type.
 
-        >>> nested = parse_type("struct<a: int not null>")
-        >>> nested.declared, nested.sql, nested == parse_type("struct<a int>")
-        ('struct<a:int NOT NULL>', 'struct<a:int>', True)
+        >>> nested = parse_type("struct<a: varchar(3) not null>")
+        >>> nested.declared, nested.sql, nested == parse_type("struct<a string>")
+        ('struct<a:varchar(3) NOT NULL>', 'struct<a:string>', True)
         """
+        if self.limit is not None:
+            return self.limit.sql
         if self.name == "array":
             return f"array<{self.element.declared}>"
         if self.name == "struct":
             return f"struct<{','.join(p.declared for p in self.parts)}>"
+        if self.name == "map":
+            return f"map<{','.join(p.type.declared for p in self.parts)}>"
         return self.sql
 
     @property
@@ -72,6 +78,8 @@ class Type:
             return f"{self.element.duckdb}[]"
         if self.name == "struct":
             return f"STRUCT({', '.join(quote(p.name, _DOUBLE) + ' ' + p.type.duckdb for p in self.parts)})"
+        if self.name == "map":
+            return f"MAP({', '.join(p.type.duckdb for p in self.parts)})"
         return _DUCKDB[self.name]
 
     @property
@@ -83,6 +91,8 @@ class Type:
             return pa.list_(pa.field("element", self.element.arrow))
         if self.name == "struct":
             return pa.struct([pa.field(p.name, p.type.arrow) for p in self.parts])
+        if self.name == "map":
+            return pa.map_(*(p.type.arrow for p in self.parts))
         return _ARROW[self.name]
 
     @property
@@ -101,19 +111,44 @@ class Type:
 
     @property
     def is_held(self) -> bool:
-        """Whether Headrace may hold values of this type: in columns, tables and states."""
+        """Whether Headrace may hold values of this type: in columns, tables and states.
+
+        A map's keys must be told apart, as Spark does it, on every way in: keys that are nested or floats are not held.
+        """
+        if self.name == "map" and (self.parts[0].type.is_nested or self.parts[0].type.is_float):
+            return False
         return all(p.type.is_held and p.type != VOID for p in self.parts) if self.parts else self.is_native
 
     @property
+    def holds_maps(self) -> bool:
+        return self.name == "map" or any(p.type.holds_maps for p in self.parts)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether text in it, or inside it, may only be so long."""
+        return self.limit is not None or any(p.type.is_limited for p in self.parts)
+
+    @property
+    def plain(self) -> Type:
+        """The same type without lengths of text: what an expression over such a column has."""
+        if not self.is_limited:
+            return self
+        parts = tuple(Part(p.name, p.type.plain, p.nullable) for p in self.parts)
+        return replace(self, limit=None, parts=parts)
+
+    @property
     def is_nested(self) -> bool:
-        return self.name in ("array", "struct")
+        return self.name in ("array", "struct", "map")
 
     @property
     def is_groupable(self) -> bool:
         """Whether values are equal to the native engine exactly where they are to Spark.
 
-        Floats are if they stand alone; inside an array or struct each has rules of its own for them.
+        Floats are if they stand alone; inside an array or struct each has rules of its own for them. Maps are equal
+        to Spark in whatever order their entries are.
         """
+        if self.name == "map":
+            return False
         return all(p.type.is_groupable and not p.type.is_float for p in self.parts) if self.parts else self.is_native
 
     @property
@@ -145,8 +180,20 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """``VARCHAR(length)``, or ``CHAR(length)``, whose shorter values are filled up with spaces."""
+
+    length: int
+    fixed: bool = False
+
+    @property
+    def sql(self) -> str:
+        return f"{'char' if self.fixed else 'varchar'}({self.length})"
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
-    """A field of a struct, or an array's element."""
+    """A field of a struct, an array's element, or a map's key or value."""
 
     name: str
     type: Type
@@ -195,6 +242,11 @@ def struct(*parts: Part) -> Type:
     return Type("struct", ddl=f"struct<{','.join(f'{_spelled(p.name)}:{p.type.sql}' for p in parts)}>", parts=parts)
 
 
+def map_of(key: Type, value: Type) -> Type:
+    """``map<key,value>``."""
+    return Type("map", ddl=f"map<{key.sql},{value.sql}>", parts=(Part("key", key), Part("value", value)))
+
+
 def other(ddl: str) -> Type:
     """A type only Spark handles, known by its DDL."""
     return Type("other", ddl=ddl)
@@ -232,25 +284,22 @@ _DUCKDB = {
 }
 _BY_NAME = {t.name: t for t in (*COLUMN_TYPES, VOID)}
 _ALIASES = {
-    "bool": BOOLEAN,
     "byte": TINYINT,
     "short": SMALLINT,
     "integer": INT,
     "long": BIGINT,
     "real": FLOAT,
-    "text": STRING,
     "timestamp_ltz": TIMESTAMP,
-    "timestampltz": TIMESTAMP,
-    "timestampntz": TIMESTAMP_NTZ,
 }
 _DECIMAL = ("decimal", "dec", "numeric")
+_LIMITED = ("varchar", "char", "character")
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|('(?:[^'\\]|\\.)*')|([<>(),:]))", re.DOTALL)
 
 
 def parse_type(text: str) -> Type | None:
     """The type a DDL text names, ``None`` if Headrace has no such column type.
 
-    >>> parse_type("decimal"), parse_type("DECIMAL(5)"), parse_type("map<int,int>")
+    >>> parse_type("decimal"), parse_type("DECIMAL(5)"), parse_type("variant")
     (Type(name='decimal', precision=10, scale=0, ddl=''), Type(name='decimal', precision=5, scale=0, ddl=''), None)
     """
     if plain := _BY_NAME.get(text) or _ALIASES.get(text):
@@ -299,8 +348,17 @@ class _TypeReader:
             return array(element)
         if word == "struct":
             return self._struct()
+        if word == "map":
+            self._expect("<")
+            key = self.type()
+            self._expect(",")
+            value = self.type()
+            self._expect(">")
+            return map_of(key, value)
         if word in _DECIMAL:
             return self._decimal()
+        if word in _LIMITED:
+            return self._limited(fixed=word != "varchar")
         found = _BY_NAME.get(word) or _ALIASES.get(word)
         if found is None:
             raise _NoType
@@ -334,6 +392,12 @@ class _TypeReader:
         if not 1 <= precision <= MAX_PRECISION or scale > precision:
             raise _NoType
         return decimal(precision, scale)
+
+    def _limited(self, *, fixed: bool) -> Type:
+        self._expect("(")
+        length = self._number()
+        self._expect(")")
+        return Type("string", limit=Limit(length, fixed))
 
     def _number(self) -> int:
         text = self._take("word")
@@ -371,6 +435,8 @@ def of_spark(data: Any) -> Type:
     kind = data.typeName()
     if kind == "array":
         return array(of_spark(data.elementType))
+    if kind == "map":
+        return map_of(of_spark(data.keyType), of_spark(data.valueType))
     if kind == "struct" and data.fields:
         return struct(*(Part(f.name, of_spark(f.dataType), f.nullable) for f in data.fields))
     return from_spark(data.simpleString())
@@ -409,6 +475,9 @@ def from_arrow(arrow: pa.DataType) -> Type | None:
     if is_list(arrow):
         element = from_arrow(arrow.value_type)
         return None if element is None else array(element)
+    if t.is_map(arrow):
+        key, value = from_arrow(arrow.key_type), from_arrow(arrow.item_type)
+        return None if key is None or value is None else map_of(key, value)
     if t.is_struct(arrow):
         found = [(f.name, from_arrow(f.type)) for f in arrow]
         parts = tuple(Part(name, type_) for name, type_ in found if type_ is not None)
@@ -435,7 +504,10 @@ class Field:
 
 Schema = tuple[Field, ...]
 
-MAP_HINT = "use an array of structs: ARRAY<STRUCT<key: …, value: …>> (in a query, map_entries makes one of a map)"
+MAP_HINT = (
+    "the keys of a map are plain and no floats; else use an array of structs: ARRAY<STRUCT<key: …, value: …>> "
+    "(in a query, map_entries makes one of a map)"
+)
 """What to do where a map cannot be held."""
 
 

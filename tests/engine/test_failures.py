@@ -91,6 +91,8 @@ def test_other_python_errors_are_named_too() -> None:
         "Job aborted due to stage failure: x\norg.Y: [CAST_OVERFLOW] The value 300 cannot be. SQLSTATE: 22003"
     )
     assert from_spark(wrapped).condition == "CAST_OVERFLOW"
+    theirs = RuntimeError("[INTERNAL_ERROR] The phase planning failed with an internal error. SQLSTATE: XX000")
+    assert from_spark(theirs).condition == "SPARK_FAILED", "INTERNAL_ERROR is a defect of Headrace"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from headrace.engine.native_functions import FUNCTIONS
 from headrace.engine.native_sql import NotNative, native
 from headrace.plan.exprs import Call, Case, Expr, walk
+from headrace.sql.time_windows import WINDOW
 from headrace.types import (
     BIGINT,
     BINARY,
@@ -173,6 +174,8 @@ def times(kind: Type) -> Cases:
     cases += [(f"- {n} us", call(kind, "-", a, lit(DAY_TIME, n))) for n in (1, 3_600_000_000)]
     for width in (1, 1000, 10_000_000, 3_600_000_000, 7 * DAY, 333_333):
         cases.append((f"window {width}", call(kind, "window_start", a, lit(DAY_TIME, width))))
+    if kind == TIMESTAMP:
+        cases.append(("window", Call(WINDOW, "window_struct", (a, a))))
     cases.append(("to_date", call(DATE, "to_date", a)))
     return cases
 

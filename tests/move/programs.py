@@ -38,7 +38,7 @@ def slow_program(path: str, seconds: float) -> Callable[[SparkSession], DataFram
 
 
 def after_one_stage(running: RunningQuery) -> RunningQuery:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 500
     while running.progress().finished < 1:
         assert running.status == "running" and time.monotonic() < deadline
         time.sleep(0.05)

@@ -56,10 +56,16 @@ def test_one_bad_ticket_does_not_hide_the_others(tmp_path: Path) -> None:
     manifest: dict[str, Any] = {
         "format": 1,
         "kind": "query",
+        "id": "0",
         "made_at": "2026-01-01T00:00:00+00:00",
-        "query": {"sql": "SELECT 1"},
+        "spark": "",
+        "query": {"kind": "query", "sql": "SELECT 1"},
+        "to": None,
+        "plan": {"identity": "", "cached": []},
+        "settings": {},
+        "inputs": {"files": [], "versions": {}, "unchecked": []},
         "states": [],
-        "progress": {"finished": 1, "total": 2},
+        "progress": {"finished": 1, "total": 2, "seconds": 1.0},
     }
     (tmp_path / "altered" / "ticket.json").write_text(sealed(manifest).replace("SELECT 1", "SELECT 2"))
     (tmp_path / "bytes" / "ticket.json").write_bytes(b"\xff\xfe\xff")
@@ -91,7 +97,7 @@ def test_a_process_killed_while_it_suspends_leaves_a_whole_ticket_or_none(
         GROUP BY a.n"""
     elsewhere.tell("suspend slowly", query=query, path=str(half), finish=False)
     assert elsewhere.answer() == "begun"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 500
     while not (half / "state").exists():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -131,7 +137,7 @@ class Line:
         self.files.pop(name, None)
 
     def until_written(self, times: int) -> None:
-        deadline, wanted = time.monotonic() + 10, self.writes + times
+        deadline, wanted = time.monotonic() + 500, self.writes + times
         while self.writes < wanted:
             assert time.monotonic() < deadline
             time.sleep(0.005)

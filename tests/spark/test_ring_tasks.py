@@ -181,7 +181,7 @@ def test_a_task_that_runs_again_fails_the_query() -> None:
     with headrace.connect() as db:
         db.sql(f"CREATE STREAM posts ({POSTS}) WITH (capacity = 100)")
         ring = db.runtime.rings.open(db.catalog.get("posts"))
-        scan = Scan.start(ring, ["score"], timeout=30)
+        scan = Scan.start(ring, ["score"], timeout=500)
         share = RingShare("posts", ring.folder, scan.ticket, ("score",), "", "")
         ring.write(_arrow(rows(0, 10)))
         first = share.batches(0, attempt=0)
@@ -198,14 +198,14 @@ def test_the_owner_serves_shares_of_a_reader_and_refuses_strangers() -> None:
         db.sql(f"CREATE STREAM posts ({POSTS}) WITH (capacity = 100, overflow = 'overwrite')")
         ring = db.runtime.rings.open(db.catalog.get("posts"))
         server = db.runtime.rings.flights.on("127.0.0.1")
-        scan = Scan.start(ring, ["name", "score"], timeout=30)
+        scan = Scan.start(ring, ["name", "score"], timeout=500)
         ring.write(_arrow(rows(0, 10)))
         found = remote_batches(server.location, server.secret, "posts", scan.ticket, ["name", "score"], 1)
         batch = next(found)
         assert batch.to_pylist() == [{"name": r[1], "score": r[2]} for r in rows(0, 10)]
         threading.Timer(0.2, scan.finish).start()
         assert list(found) == []
-        late = Scan.start(ring, ["score"], timeout=30)
+        late = Scan.start(ring, ["score"], timeout=500)
         ring.write(_arrow(rows(0, 300)))
         with pytest.raises(HeadraceError, match="STREAM_OVERRUN"):
             list(remote_batches(server.location, server.secret, "posts", late.ticket, ["score"], 1))

@@ -66,7 +66,7 @@ def test_an_attachment_feeds_samples_once(db: Database, spark: SparkSession, tmp
     frame = spark.readStream.schema("id BIGINT, t STRING").option("maxFilesPerTrigger", 1).parquet(str(folder))
     for _ in range(2):  # the second run finds all batches committed
         attached = db.attach(frame, "s", trigger={"availableNow": True})
-        attached.awaitTermination(120)
+        attached.awaitTermination(500)
     check(db, 3_000)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlglot import parse_one
-
 from headrace.errors import Position, SqlError
 from headrace.plan.exprs import Column, Expr
 from headrace.sql.expressions import Analyzer, bind_expr
-from headrace.sql.verbatim import Verbatim
+from headrace.sql.grammar import parse_expression
 from headrace.types import COLUMN_TYPES, Type, decimal, from_spark
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ class RealSpark:
 
 
 def bind(text: str, analyzer: Analyzer | None = None) -> Expr:
-    return bind_expr(parse_one(text, read=Verbatim), EveryType(), analyzer or NoSpark())
+    return bind_expr(parse_expression(text), EveryType(), analyzer or NoSpark())
 
 
 def create_view(spark: SparkSession) -> None:

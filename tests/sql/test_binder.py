@@ -89,6 +89,9 @@ class OneColumn(NoSpark):
         self.inputs = dict(inputs)
         return (Field("x", BIGINT),)
 
+    def relations_read(self, text: str, inputs: Mapping[str, Schema]) -> list[str]:
+        return list(inputs)
+
 
 def bind(text: str, analyzer: NoSpark | None = None) -> Node:
     statement = parse(text)
@@ -246,31 +249,29 @@ REFUSED = [
     ("AMBIGUOUS_REFERENCE", "SELECT ^a FROM s JOIN t ON s.a = t.a", "relation's name"),
     ("AMBIGUOUS_REFERENCE", "SELECT ^x FROM (SELECT a AS x, b AS x FROM s)", "alias"),
     ("AMBIGUOUS_REFERENCE", "SELECT ^s.a FROM s, s", "alias"),
-    ("CANNOT_RESOLVE_STAR", "SELECT ^x.* FROM s", ""),
-    ("RELATION_NOT_FOUND", "SELECT * FROM\n ^clok", "did you mean clock"),
+    ("CANNOT_RESOLVE_STAR_EXPAND", "SELECT ^x.* FROM s", ""),
+    ("TABLE_OR_VIEW_NOT_FOUND", "SELECT * FROM\n ^clok", "did you mean clock"),
     ("GROUP_BY_POS_OUT_OF_RANGE", "SELECT b, count(*) FROM s GROUP BY ^3", ""),
     ("ORDER_BY_POS_OUT_OF_RANGE", "SELECT b FROM s ORDER BY ^2", ""),
     ("ORDER_BY_POS_OUT_OF_RANGE", "SELECT b FROM s UNION ALL SELECT e FROM t ORDER BY ^0", ""),
     ("GROUP_BY_AGGREGATE", "SELECT count(*) FROM s GROUP BY ^sum(a)", ""),
-    ("WHERE_AGGREGATE", "SELECT count(*) FROM s WHERE ^sum(a) > 1", "HAVING"),
+    ("INVALID_WHERE_CONDITION", "SELECT count(*) FROM s WHERE ^sum(a) > 1", "HAVING"),
     ("MISSING_AGGREGATION", "SELECT ^a, b FROM s GROUP BY b", "add a to GROUP BY"),
-    ("MISSING_AGGREGATION", "SELECT sum(a),\n ^b FROM s", "add b to GROUP BY"),
+    ("MISSING_GROUP_BY", "SELECT sum(a),\n ^b FROM s", "add b to GROUP BY"),
     ("MISSING_AGGREGATION", "SELECT ^a + 2, count(*) FROM s GROUP BY a + 1", ""),
     ("MISSING_AGGREGATION", "SELECT count(*) FROM s GROUP BY b ORDER BY ^a", ""),
     ("NESTED_AGGREGATE_FUNCTION", "SELECT sum(^sum(a)) FROM s", "subquery"),
     ("DATATYPE_MISMATCH", "SELECT a FROM s WHERE ^b", "compare"),
-    ("DATATYPE_MISMATCH", "SELECT a FROM s GROUP BY a HAVING ^a", "compare"),
     ("DATATYPE_MISMATCH", "SELECT 1 FROM s JOIN t ON ^s.a", "compare"),
     ("WRONG_NUM_ARGS", "SELECT ^upper(b, b) FROM s", ""),
-    ("NUM_COLUMNS_MISMATCH", "SELECT ^a, b FROM s UNION ALL SELECT a FROM t", ""),
-    ("INVALID_INLINE_TABLE", "VALUES (1), (^1, 2)", ""),
-    ("INVALID_INLINE_TABLE", "VALUES (^1), (true)", ""),
+    ("NUM_COLUMNS_MISMATCH", "^SELECT a, b FROM s UNION ALL SELECT a FROM t", ""),
+    ("INVALID_INLINE_TABLE", "VALUES (1), ^(1, 2)", ""),
+    ("INVALID_INLINE_TABLE", "^VALUES (1), (true)", ""),
     ("ASSIGNMENT_ARITY_MISMATCH", "WITH ^x (p) AS (SELECT a, b FROM s) SELECT p FROM x", ""),
     ("DUPLICATED_CTE_NAMES", "WITH x AS (SELECT 1), ^x AS (SELECT 2) SELECT * FROM x", ""),
-    ("UNSUPPORTED_ORDER_BY_WITH_DISTINCT", "SELECT DISTINCT b FROM s ORDER BY ^a", "select list"),
-    ("INVALID_LIMIT_LIKE_EXPRESSION", "SELECT a FROM s LIMIT -^1", ""),
+    ("UNRESOLVED_COLUMN", "SELECT DISTINCT b FROM s ORDER BY ^a", "select list"),
+    ("INVALID_LIMIT_LIKE_EXPRESSION", "SELECT a FROM s LIMIT ^-1", ""),
     ("NOT_YET_SUPPORTED", "SELECT a FROM ^db.s", ""),
-    ("NOT_YET_SUPPORTED", "SELECT ^window, count(*) FROM clock GROUP BY window(at, '1 hour')", "window.start"),
 ]  # fmt: skip
 
 
@@ -284,8 +285,8 @@ def test_refusals_name_condition_place_and_remedy(condition: str, text: str, hin
 
 
 def test_a_star_without_columns_is_refused() -> None:
-    assert refusal("SELECT *").condition == "CANNOT_RESOLVE_STAR"
-    assert refusal("SELECT * EXCEPT (a, e) FROM t").condition == "CANNOT_RESOLVE_STAR"
+    assert refusal("SELECT *").condition == "CANNOT_RESOLVE_STAR_EXPAND"
+    assert refusal("SELECT * EXCEPT (a, e) FROM t").condition == "CANNOT_RESOLVE_STAR_EXPAND"
 
 
 # INSERT
@@ -337,7 +338,7 @@ def test_inserts_that_do_not_fit(condition: str, text: str) -> None:
             "correlated",
         ),
         ("SELECT (SELECT max(a) FROM t) FROM g", "without an alias"),
-        ("SELECT a FROM g UNION BY NAME SELECT a FROM t", "BY NAME"),
+        ("FROM g |> SELECT a", "a pipe"),
     ],
 )
 def test_a_block_outside_the_algebra_is_sparks_over_inputs_inside_it(query: str, reason: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from binding import bind, create_view
-from sqlglot import exp, parse_one
+from binding import RealSpark, bind, create_view
+from sqlglot import exp
 
 from headrace.sql.expressions import OutsideAlgebra
+from headrace.sql.fields import depth_of
+from headrace.sql.grammar import parse_expression, parse_query
 from headrace.sql.naming import output_name
-from headrace.sql.verbatim import Verbatim
+from headrace.sql.source import text_of
 from headrace.types import Type
 
 if TYPE_CHECKING:
@@ -85,6 +87,10 @@ ITEMS = tuple(
         TRUE
         X'abc'
         date '2020-1-1'
+        time '1:2:3.50'
+        cast(time '10:20' as string)
+        cast(c_string as varchar(3))
+        cast(c_string as timestamp_ntz(6))
         timestamp '2020-01-01 00:00:00.50'
         timestamp_ntz '2020-01-01 00:00:00'
         interval 1 day
@@ -183,7 +189,7 @@ def type_of(node: exp.Expr) -> Type | None:
 
 
 def bind_node(node: exp.Expr) -> Type:
-    return bind(node.sql(Verbatim)).type
+    return bind(text_of(node)).type
 
 
 @pytest.mark.spark
@@ -192,16 +198,21 @@ def test_differential_names(spark: SparkSession, items: tuple[str, ...]) -> None
     create_view(spark)
     # EXTRACT and its kin aside, a name does not depend on its neighbours: one query serves all.
     theirs = spark.sql(f"SELECT {', '.join(items)} FROM every_type").columns
-    ours = [output_name(parse_one(item, read=Verbatim), type_of) for item in items]
+    analyzer = RealSpark(spark)
+
+    def depth(node: exp.Expr) -> int:
+        return depth_of(bind(text_of(node), analyzer))
+
+    ours = [output_name(parse_expression(item), type_of, depth) for item in items]
     different = {item: (a, b) for item, a, b in zip(items, ours, theirs, strict=True) if a != b}
     assert different == {}
 
 
 def test_an_alias_is_its_own_name() -> None:
-    assert output_name(parse_one("SELECT a + 1 AS `b c`", read=Verbatim).selects[0]) == "b c"
+    assert output_name(parse_query("SELECT a + 1 AS `b c`").expressions[0]) == "b c"
 
 
 def test_a_name_depends_on_a_type_only_beside_dates() -> None:
-    node = parse_one("d + 1", read=Verbatim)
+    node = parse_expression("d + 1")
     assert output_name(node) == "(d + 1)"
     assert output_name(node, lambda part: bind("c_date" if part.name == "d" else "1").type) == "date_add(d, 1)"

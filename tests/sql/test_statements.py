@@ -88,7 +88,7 @@ def test_a_key_is_not_null(key: str) -> None:
     [
         *((t, t) for t in ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double")),
         *((t, t) for t in ("string", "binary", "date", "timestamp", "timestamp_ntz")),
-        ("BOOL", "boolean"), ("BYTE", "tinyint"), ("SHORT", "smallint"), ("INTEGER", "int"), ("LONG", "bigint"),
+        ("BYTE", "tinyint"), ("SHORT", "smallint"), ("INTEGER", "int"), ("LONG", "bigint"),
         ("REAL", "float"), ("TIMESTAMP_LTZ", "timestamp"), ("DECIMAL", "decimal(10,0)"), ("DEC(7)", "decimal(7,0)"),
         ("NUMERIC(38, 38)", "decimal(38,38)"), ("array<array<DEC>>", "array<array<decimal(10,0)>>"),
         ("STRUCT<a INT, b: STRING NOT NULL, `c d`: STRUCT<Be: DATE>>", "struct<a:int,b:string,`c d`:struct<Be:date>>"),
@@ -99,13 +99,11 @@ def test_column_types(written: str, meant: str) -> None:
     assert columns(parse(f"CREATE STREAM s (x {written})")) == [("x", meant, True)]
 
 
-@pytest.mark.parametrize(
-    "written", ["ARRAY<DECIMAL(39,0)>", "STRUCT<a: INT, A: INT>", "DECIMAL(39,0)", "DECIMAL(5,6)", "VARCHAR(5)"]
-)
+@pytest.mark.parametrize("written", ["STRUCT<a: INT, A: INT>", "DECIMAL(0,0)", "VARIANT", "VOID", "INTERVAL DAY"])
 def test_other_column_types_are_refused_by_name(written: str) -> None:
     error = refusal(f"CREATE STREAM s (a INT,\n  x {written})")
     assert isinstance(error, NotYetSupported)
-    assert written.split("(")[0].split("<")[0] in error.message and "column x" in error.message
+    assert written.split("(")[0].split("<")[0].lower() in error.message and "column x" in error.message
     assert error.position == Position(2, 3) and "decimal(p,s)" in (error.hint or "")
 
 
@@ -253,9 +251,9 @@ REFUSED = [
     ("MULTIPLE_STATEMENTS", "SELECT 1^; SELECT 2"),
     ("MISSING_COLUMNS", "CREATE STREAM ^s"),
     ("MISSING_COLUMNS", "CREATE TABLE ^s ()"),
-    ("MISSING_TYPE", "CREATE STREAM s (a INT, ^b)"),
+    ("PARSE_SYNTAX_ERROR", "CREATE STREAM s (a INT, ^b)"),
     ("COLUMN_ALREADY_EXISTS", "CREATE STREAM s (a INT, b INT, ^A STRING)"),
-    ("COLUMN_ALREADY_EXISTS", "CREATE TABLE s (a INT, PRIMARY KEY (^a, A))"),
+    ("COLUMN_ALREADY_EXISTS", "CREATE TABLE s (a INT, PRIMARY KEY (a, ^A))"),
     ("UNRESOLVED_COLUMN", "CREATE TABLE t (a INT, PRIMARY KEY (^c))"),
     ("MULTIPLE_PRIMARY_KEYS", "CREATE TABLE t (a INT PRIMARY KEY, ^b INT PRIMARY KEY)"),
     ("STREAM_WITH_KEY", "CREATE STREAM s (a INT, PRIMARY KEY (^a))"),
@@ -273,7 +271,7 @@ def test_refusals_name_condition_and_place(condition: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " ;; ", "-- only a comment", "/* ; */"])
 def test_nothing_is_no_statement(text: str) -> None:
-    assert refusal(text).condition == "EMPTY_STATEMENT"
+    assert refusal(text).condition == "PARSE_EMPTY_STATEMENT"
     assert split_statements(text) == []
 
 
@@ -288,17 +286,17 @@ NOT_YET = [
     ("CREATE ^MATERIALIZED VIEW v AS SELECT 1", "MATERIALIZED VIEW"),
     ("CREATE ^OR REPLACE VIEW v AS SELECT 1", "CREATE OR REPLACE"),
     ("CREATE ^TEMPORARY VIEW v AS SELECT 1", "TEMPORARY"),
-    ("^CREATE STREAM t AS SELECT 1", "CREATE STREAM … AS"),
+    ("CREATE STREAM t ^AS SELECT 1", "CREATE STREAM … AS"),
     ("CREATE TABLE t (a INT) USING ^orc LOCATION 'x'", "USING orc"),
-    ("CREATE TABLE t LIKE ^u", "LIKE"),
-    ("CREATE TABLE t (^a INT CHECK (a > 0))", "CHECK (a > 0)"),
-    ("CREATE STREAM s (^a INT DEFAULT 5)", "DEFAULT 5"),
-    ("CREATE STREAM db.^s (a INT)", "schema"),
+    ("CREATE TABLE t ^LIKE u", "LIKE"),
+    ("CREATE TABLE t (a INT ^CHECK (a > 0))", "CHECK"),
+    ("CREATE STREAM s (a INT ^DEFAULT 5)", "DEFAULT"),
+    ("CREATE STREAM db^.s (a INT)", "schema"),
     ("DROP VIEW a^.b", "schema"),
-    ("INSERT INTO db.^s VALUES (1)", "schema"),
-    ("INSERT INTO ^s PARTITION (a = 1) VALUES (1)", "PARTITION"),
-    ("^INSERT INTO s BY NAME SELECT 1 AS a", "BY NAME"),
-    ("^INSERT OVERWRITE s VALUES (1)", "OVERWRITE"),
+    ("INSERT INTO db^.s VALUES (1)", "schema"),
+    ("INSERT INTO s ^PARTITION (a = 1) VALUES (1)", "PARTITION"),
+    ("INSERT INTO s ^BY NAME SELECT 1 AS a", "BY NAME"),
+    ("INSERT ^OVERWRITE s VALUES (1)", "OVERWRITE"),
     ("COPY s ^TO 'x'", "COPY … TO"),
     ("EXPLAIN ^EXTENDED SELECT 1", "EXTENDED"),
 ]  # fmt: skip

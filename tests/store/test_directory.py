@@ -35,7 +35,7 @@ def run(code: str, *args: object) -> subprocess.CompletedProcess[str]:
     prelude = "import os, sys\nimport pyarrow as pa\nfrom pathlib import Path\nfrom headrace.store import Store\n"
     prelude += "row = pa.table({'n': [1]})\n"
     command = [sys.executable, "-c", prelude + textwrap.dedent(code), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500)
 
 
 def listing(path: Path) -> dict[str, bytes]:
@@ -407,7 +407,7 @@ def test_close_interrupts_running_queries_and_open_snapshots(path: Path) -> None
         store.close()
         assert time.monotonic() - begun < 4
         mine.definitions()
-    thread.join(10)
+    thread.join(60)
     assert ended == ["DATABASE_CLOSED"]
     Store.open(path).close()
 

@@ -333,7 +333,7 @@ def test_a_reader_never_sees_what_a_crash_could_take_back(
         if durability != "none":
             assert syncing.wait(10)
         else:
-            commit.join(10)
+            commit.join(60)
         reader = threading.Thread(target=look)
         reader.start()
         reader.join(0.3)

@@ -77,7 +77,7 @@ def read_what_is_there(folder: Path) -> None:
     print("ready", flush=True)
     seen = batches = overruns = 0
     while True:
-        scan = Scan.start(ring, [f.name for f in CHECKED], oldest=True, timeout=60)
+        scan = Scan.start(ring, [f.name for f in CHECKED], oldest=True, timeout=500)
         try:
             while True:
                 batch = scan.next(most=400)
@@ -155,7 +155,7 @@ def claim_and_hang(folder: Path, rows: int) -> None:
 
 def hold_text(folder: Path) -> None:
     ring = Ring.open(folder)
-    batch = Scan.start(ring, ["text"], oldest=True, timeout=60).next()
+    batch = Scan.start(ring, ["text"], oldest=True, timeout=500).next()
     assert batch is not None
     _hang()
 

@@ -299,14 +299,14 @@ def test_not_null_fields_are_kept_to(db: Any, tmp_path: Path) -> None:
         assert again.sql("DESCRIBE n").rows()[0][1] == "struct<a:int,`b c`:array<struct<d:string NOT NULL>>>"
 
 
-@pytest.mark.parametrize("column", ["MAP<STRING, INT>", "ARRAY<MAP<STRING, INT>>", "STRUCT<m: MAP<INT, INT>>"])
-def test_maps_are_refused_with_what_to_use(db: Any, column: str) -> None:
+@pytest.mark.parametrize("column", ["MAP<FLOAT, INT>", "ARRAY<MAP<ARRAY<INT>, INT>>", "STRUCT<m: MAP<DOUBLE, INT>>"])
+def test_other_maps_are_refused_with_what_to_use(db: Any, column: str) -> None:
     found = condition_of(lambda: db.sql(f"CREATE TABLE m (v {column})"))
     assert found[0] == "NOT_YET_SUPPORTED" and "ARRAY<STRUCT<key" in found[1]
 
 
 @pytest.mark.parametrize(
-    "column", ["STRUCT<>", "STRUCT<a: INT, A: INT>", "ARRAY<INTERVAL DAY>", "ARRAY<DECIMAL(40,1)>", "ARRAY<VARCHAR(3)>"]
+    "column", ["STRUCT<>", "STRUCT<a: INT, A: INT>", "ARRAY<INTERVAL DAY>", "ARRAY<VARIANT>", "ARRAY<VOID>"]
 )
 def test_other_types_are_refused(db: Any, column: str) -> None:
     assert condition_of(lambda: db.sql(f"CREATE TABLE m (v {column})"))[0] in (

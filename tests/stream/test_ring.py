@@ -212,7 +212,7 @@ def test_window_ends_after_the_timeout_not_before(rings: Any) -> None:
 
 
 def test_finish_reads_what_is_there_and_cancel_does_not(rings: Any) -> None:
-    ring = rings(64, timeout=60)
+    ring = rings(64, timeout=500)
     first, second = Scan.start(ring, ["n"]), Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 5)))
     first.finish()
@@ -229,7 +229,7 @@ def test_finish_reads_what_is_there_and_cancel_does_not(rings: Any) -> None:
 
 def test_a_pick_waits_a_moment_for_more(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.stream.ring.scan._LINGER", 1e9)
-    ring = rings(64, timeout=60)
+    ring = rings(64, timeout=500)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 3)))
     assert scan.next(least=8, wait=0.01) is None
@@ -298,7 +298,7 @@ def test_blocked_writer_goes_on_without_a_reader_that_stands_still(rings: Any) -
 
 
 def test_writers_wait_for_a_worker_that_copies(rings: Any) -> None:
-    ring = rings(10, timeout=60)
+    ring = rings(10, timeout=500)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 10)))
     assert scan._pick(100) == (0, 10)
@@ -313,7 +313,7 @@ def test_writers_wait_for_a_worker_that_copies(rings: Any) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_blocked_writer_goes_on_without_a_worker_that_stands_still_as_it_copies(rings: Any, shared: bool) -> None:
-    ring = rings(10, patience=0.2, timeout=60)
+    ring = rings(10, patience=0.2, timeout=500)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 10)))
     assert scan._pick(100) == (0, 10)
@@ -384,7 +384,7 @@ def test_a_round_whose_text_is_full_ends_early(rings: Any) -> None:
 
 
 def test_rows_of_a_failed_statement_fail_their_readers(rings: Any) -> None:
-    ring = rings(100, timeout=60)
+    ring = rings(100, timeout=500)
     early = Scan.start(ring, ["n"])
     written = ring.write(rows_of(numbered(0, 5)))
     ring.book.roll_back(written.lo, written.hi)
@@ -396,7 +396,7 @@ def test_rows_of_a_failed_statement_fail_their_readers(rings: Any) -> None:
 
 
 def test_a_failed_statement_concerns_nobody_else(rings: Any) -> None:
-    ring = rings(100, timeout=60)
+    ring = rings(100, timeout=500)
     over = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 5)))
     over.finish()
@@ -416,7 +416,7 @@ def test_a_failed_statement_concerns_nobody_else(rings: Any) -> None:
 
 
 def test_rows_of_a_failed_statement_that_are_not_visible_yet(rings: Any) -> None:
-    ring = rings(100, timeout=60)
+    ring = rings(100, timeout=500)
     first = ring.book.claim(1, lambda n: 0, ring.rounds.begin)
     written = ring.write(rows_of(numbered(1, 5)), wait=False)
     ring.book.roll_back(written.lo, written.hi)

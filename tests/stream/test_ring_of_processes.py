@@ -48,7 +48,7 @@ from profiles import examples
 def test_torture_four_writers_four_readers(rings: Any, folder: Path) -> None:
     """Every tuple of 4 writing processes reaches each query once and whole; one query is shared by 3 workers."""
     rows = 6000
-    ring = rings(4096, columns=CHECKED, timeout=60, text_limit=1 << 18)
+    ring = rings(4096, columns=CHECKED, timeout=500, text_limit=1 << 18)
     shared, alone = (Scan.start(ring, ["n"]) for _ in range(2))
     readers = [started("read", folder, shared.ticket.reader, shared.ticket.id, w) for w in range(3)]
     readers.append(started("read", folder, alone.ticket.reader, alone.ticket.id, 0))
@@ -297,7 +297,7 @@ def test_a_killed_writers_range_becomes_a_hole(rings: Any, folder: Path) -> None
 
 
 def test_readers_do_not_wait_for_a_killed_writer(rings: Any, folder: Path) -> None:
-    ring = rings(1000, timeout=30)
+    ring = rings(1000, timeout=500)
     scan = Scan.start(ring, ["n"])
     killed_when_ready(started("claim_and_hang", folder, 20))
     ring.write(rows_of(numbered(0, 5)), wait=False)
@@ -334,7 +334,7 @@ def test_a_full_ring_is_not_full_because_of_a_killed_reader(rings: Any, folder: 
 
 
 def test_a_killed_scan_worker_fails_its_query(rings: Any, folder: Path) -> None:
-    ring = rings(100, timeout=30)
+    ring = rings(100, timeout=500)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 10)))
     killed_when_ready(started("pick_and_hang", folder, scan.ticket.reader, scan.ticket.id))
@@ -348,7 +348,7 @@ def test_a_reader_that_nobody_ends_is_forgotten(
     rings: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """A Spark application plans in a process that ends before its tasks read, and may never run them."""
-    ring = rings(100, patience=0.0, timeout=60)
+    ring = rings(100, patience=0.0, timeout=500)
     scan = Scan.start(ring, ["n"], of_owner=True)
     ring.write(rows_of(numbered(0, 5)))
     if state == "reader killed":
@@ -412,7 +412,7 @@ def test_the_end_of_a_ring_takes_whatever_lies_there(rings: Any, folder: Path) -
 
 
 def test_a_killed_scan_worker_is_told_of_by_whoever_is_not_killed_as_it_looks(rings: Any, folder: Path) -> None:
-    ring = rings(100, timeout=30)
+    ring = rings(100, timeout=500)
     scans = []
     for words in range(20):
         scans.append(Scan.start(ring, ["n"], oldest=True))

@@ -93,7 +93,7 @@ def test_inserts_reads_and_definitions_at_once() -> None:
                     for _, c in db.sql("SELECT * FROM w").rows():
                         assert c % ROWS == 0
                 except HeadraceError as error:
-                    assert error.condition == "RELATION_NOT_FOUND", error
+                    assert error.condition == "TABLE_OR_VIEW_NOT_FOUND", error
                 time.sleep(0.002)
 
         together(*(insert(who) for who in range(INSERTERS)), read, read, define, peek)

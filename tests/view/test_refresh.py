@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,8 +76,8 @@ def test_refresh_brings_the_answer_up_to_date(db: Database) -> None:
 @pytest.mark.parametrize(
     ("text", "condition"),
     [
-        ("REFRESH nothing", "RELATION_NOT_FOUND"),
-        ("REFRESH t RESTART", "WRONG_RELATION_KIND"),
+        ("REFRESH nothing", "TABLE_OR_VIEW_NOT_FOUND"),
+        ("REFRESH t RESTART", "WRONG_COMMAND_FOR_OBJECT_TYPE"),
         ("REFRESH VIEW o", "VIEW_KEEPS_NOTHING"),
         ("REFRESH VIEW o RESTART", "VIEW_KEEPS_NOTHING"),
         ("REFRESH VIEW o AGAIN", "PARSE_SYNTAX_ERROR"),
@@ -145,14 +146,16 @@ def test_compaction_beside_a_restart_does_not_bring_old_groups_back(
     db.insert("s", [("a", 1)])
     assert ask(db, "SELECT * FROM v") == [("a", 1)]  # in memory now
     enter = Definer._enter
+    # As after so many rows: it is due, and nobody waits for it.
+    compaction = threading.Thread(target=db._loader._compaction.after, args=({"state v s0": 10_000}, {}))
 
     def compact_first(definer: Definer, view: ContinuousView) -> None:
-        # As after so many rows: it is due, and nobody waits for it.
-        compaction = threading.Thread(target=db._loader._compaction.after, args=({"state v s0": 10_000}, {}))
         compaction.start()
-        compaction.join()
+        while db.runtime.store._writer._queue.empty():  # until its commit waits for this one
+            time.sleep(0.001)
         enter(definer, view)
 
     monkeypatch.setattr(Definer, "_enter", compact_first)
     db.sql("REFRESH VIEW v RESTART")
+    compaction.join()
     assert ask(db, "SELECT * FROM v") == []

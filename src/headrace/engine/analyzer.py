@@ -40,10 +40,27 @@ class SparkAnalyzer:
 
     def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
         key = f"query {text} {[(n, [(f.name, f.type.sql) for f in s]) for n, s in inputs.items()]}"
-        ctes = ", ".join(f"{name} AS ({_empty(schema)})" for name, schema in inputs.items())
-        full = f"{f'WITH {ctes} ' if ctes else ''}SELECT * FROM ({text})"
+        full = _over(text, inputs)
         answer = self._ask(key, lambda: json.dumps([[f.name, f.type.sql] for f in self._schema(full)]))
         return tuple(Field(name, from_spark(ddl)) for name, ddl in json.loads(answer))
+
+    def relations_read(self, text: str, inputs: Mapping[str, Schema]) -> list[str]:
+        """Found by leaving each out: what Spark then misses is read."""
+        key = f"reads {text} {[(n, [(f.name, f.type.sql) for f in s]) for n, s in inputs.items()]}"
+
+        def ask() -> str:
+            self.query_schema(text, inputs)
+            return json.dumps([name for name in inputs if self._misses(text, inputs, name)])
+
+        found: list[str] = json.loads(self._ask(key, ask))
+        return found
+
+    def _misses(self, text: str, inputs: Mapping[str, Schema], name: str) -> bool:
+        try:
+            self._schema(_over(text, {n: s for n, s in inputs.items() if n != name}))
+        except SqlError as error:
+            return error.condition == "TABLE_OR_VIEW_NOT_FOUND"
+        return False
 
     def is_aggregate(self, function: str) -> bool:
         return self._ask(f"aggregate {function.lower()}", lambda: str(self._aggregates(function))) == "True"
@@ -74,6 +91,12 @@ class SparkAnalyzer:
             ) from None
 
 
+def _over(text: str, inputs: Mapping[str, Schema]) -> str:
+    """The query over empty relations."""
+    ctes = ", ".join(f"{quote(name)} AS ({_empty(schema)})" for name, schema in inputs.items())
+    return f"{f'WITH {ctes} ' if ctes else ''}SELECT * FROM ({text}\n)"
+
+
 def _empty(schema: Schema) -> str:
     columns = ", ".join(f"CAST(NULL AS {f.type.sql}) AS {quote(f.name)}" for f in schema) or "1 AS one"
     return f"SELECT {columns} WHERE FALSE"
@@ -83,4 +106,6 @@ def _refused(error: Exception) -> SqlError:
     condition = getattr(error, "getCondition", lambda: None)() or "ANALYSIS_ERROR"
     lines = str(error).splitlines() or [""]
     message = re.sub(r"\s*SQLSTATE: .*$", "", lines[0].removeprefix(f"[{condition}]")).strip().rstrip(".")
+    if condition == "INTERNAL_ERROR":  # Spark's; ours has that name
+        condition = "SPARK_FAILED"
     return SqlError(condition.split(".")[0], f"Spark's analyzer refuses this: {message}")

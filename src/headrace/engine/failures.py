@@ -15,12 +15,17 @@ checks are recognised by their text.
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
+from typing import Any
 
 import duckdb
 
-from headrace.engine.native_text import CANNOT
+from headrace.engine.native_text import CANNOT, TOO_MANY_ROWS
 from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, SqlError, StoreError
+from headrace.private import has_shape, parse_json
+from headrace.utf8 import HINT, INVALID
 
 
 class NativeCannot(ExecutionError):
@@ -36,6 +41,7 @@ _HINTS = {
     "ARITHMETIC_OVERFLOW": "cast an operand to a wider type first",
     "CAST_OVERFLOW": "cast to a wider type",
     "CAST_INVALID_INPUT": "use try_cast to get NULL for text that does not parse",
+    INVALID: HINT,
     "NUMERIC_VALUE_OUT_OF_RANGE": "cast to a decimal with more digits before the point",
 }
 
@@ -88,20 +94,36 @@ def from_spark(error: Exception) -> HeadraceError:
     """
     condition = _spark_condition(error)
     text = str(error)
+    if TOO_MANY_ROWS in text:
+        own = _OWN.match(TOO_MANY_ROWS)
+        assert own is not None
+        return _execution(own[1], own[2])
     if carried := re.search(rf"{_CARRIED}(\{{.*\}})", text):
         return restored(carried[1])
     named = list(re.finditer(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] ([^\n]*)", text))
     inner = [m for m in named if m[1] != condition]
     if condition is None or (condition in _WRAPPERS and inner):
         # The root cause stands last in a chain of wrapped conditions.
+        raised = _last_of_traceback(text)
         if not named:
-            return _execution("SPARK_FAILED", _first_line(_CALL.sub("", text)))
+            return _execution("SPARK_FAILED", raised or _first_line(_CALL.sub("", text)))
         root = next((m for m in reversed(named) if m[1] not in _WRAPPERS), named[-1])
-        return _execution(root[1], _spark_line(root[2]))
-    message = next((m[2] for m in named if m[1] == condition), text)
-    return _execution(condition, _spark_line(message))
+        return _execution(root[1], f"{_spark_line(root[2])} {raised}".strip())
+    message = _spark_line(next((m[2] for m in named if m[1] == condition), text))
+    return _execution(condition, f"{message} {_last_of_traceback(text)}".strip())
 
 
+def _last_of_traceback(text: str) -> str:
+    """What a Python worker raised, which stands below its traceback; nothing if there is none.
+
+    >>> _last_of_traceback("x:\\nTraceback (most recent call last):\\n  File a, line 1\\nKeyError: 'k'\\n\\n\\tat java")
+    "KeyError: 'k'"
+    """
+    lines = text[text.rfind(_TRACEBACK) :].splitlines()[1:] if _TRACEBACK in text else []
+    return next((line.strip() for line in lines if line[:1].strip()), "")
+
+
+_TRACEBACK = "Traceback (most recent call last):"
 _CALL = re.compile(r"\AAn error occurred while calling [^\n]*\n: ?")
 """What Py4J writes above a failure of the JVM."""
 _CARRIED = "HEADRACE_ERROR "
@@ -123,14 +145,16 @@ def packed(error: HeadraceError) -> str:
     return json.dumps({"kind": kind, "condition": error.condition, "message": error.message, "hint": error.hint})
 
 
-def restored(line: str) -> HeadraceError:
-    """The error :func:`packed` wrote.
+def restored(line: Any) -> HeadraceError:
+    """The error :func:`packed` wrote, from its line or what that says; ``ValueError`` if it is none.
 
     >>> restored(packed(DataError("CSV_BAD_VALUE", "row 3", hint="mend it")))
     DataError('CSV_BAD_VALUE', 'row 3')
     """
-    body = json.loads(line)
-    return _KINDS[body["kind"]](body["condition"], body["message"], hint=body["hint"])
+    body = parse_json(line) if isinstance(line, str) else line
+    if not has_shape(body, {"kind": str, "condition": str, "message": str, "hint": str | None}):
+        raise ValueError("no error of Headrace")
+    return _KINDS.get(body["kind"], ExecutionError)(body["condition"], body["message"], hint=body["hint"])
 
 
 _WRAPPERS = {"FAILED_EXECUTE_UDF", "TASK_WRITE_FAILED", "FAILED_READ_FILE.NO_HINT", "STREAM_FAILED", "JOB_ABORTED"}
@@ -162,4 +186,10 @@ def _first_line(text: str) -> str:
 
 
 def _execution(condition: str, message: str) -> ExecutionError:
-    return ExecutionError(condition, message, hint=_HINTS.get(condition))
+    if condition == "INTERNAL_ERROR":  # Spark's; ours has that name
+        condition = "SPARK_FAILED"
+    hint = _HINTS.get(condition)
+    if "ModuleNotFoundError: " in message:
+        this = os.path.abspath(sys.executable)
+        hint = f"Spark's Python workers lack it: set PYSPARK_PYTHON={this} before the Spark session is made"
+    return ExecutionError(condition, message, hint=hint)

@@ -33,6 +33,7 @@ _NEVER_RAISE = {
     *("=", "<>", "<", "<=", ">", ">=", "<=>", "and", "or", "not", "isnull", "isnotnull", "in", "like", "coalesce"),
     *("nullif", "if", "concat", "length", "trim", "ltrim", "rtrim", "replace", "startswith", "endswith", "contains"),
     *("year", "month", "day", "hour", "minute", "second", "dayofweek", "date_trunc", "datediff", "sqrt", "field"),
+    "window_struct",
 }
 
 
@@ -363,6 +364,11 @@ def _field(call: Call, printer: Printer) -> str:
     return f"struct_extract({printer(inner)}, {text_literal(name.value)})"
 
 
+def _window_struct(call: Call, printer: Printer) -> str:
+    start, end = call.args
+    return f'struct_pack("start" := {printer(start)}, "end" := {printer(end)})'
+
+
 _OF_NESTED = ("field", "isnull", "isnotnull", "coalesce", "if")
 """What is done to arrays and structs natively: it looks at none of their values, or takes one out."""
 
@@ -415,5 +421,6 @@ FUNCTIONS: dict[str, Build] = {
     "field": _field,
     **strings.FUNCTIONS,
     "window_start": _window_start,
+    "window_struct": _window_struct,
     "too_many_rows": _too_many_rows,
 }

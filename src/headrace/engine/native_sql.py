@@ -233,10 +233,16 @@ def _mean(agg: Agg, printer: Printer) -> str:
 def _m2(agg: Agg, printer: Printer) -> str:
     if agg.distinct:
         raise NotNative("m2 of distinct values is not a primitive aggregate")
-    x, where = printer(agg.args[0]), _where(agg, printer)
+    return squares(printer(agg.args[0]), "", _where(agg, printer))
+
+
+def squares(x: str, anchor: str, where: str) -> str:
+    """The squared deviations of ``x``. What is subtracted changes none of them, and keeps digits: DuckDB loses those
+    that all values share, where Spark does not."""
+    shifted = f"({x} - {anchor})" if anchor else x
     # DuckDB finds no deviation in a lone NaN or infinity; Spark's update gives NaN.
     odd = f"bool_or(NOT isfinite({x})){where}"
-    return f"CASE WHEN {odd} THEN 'nan'::DOUBLE ELSE var_pop({x}){where} * count({x}){where} END"
+    return f"CASE WHEN {odd} THEN 'nan'::DOUBLE ELSE var_pop({shifted}){where} * count({x}){where} END"
 
 
 _AGGREGATES: dict[str, Callable[[Agg, Printer], str]] = {

@@ -18,6 +18,8 @@ import re
 
 CANNOT = "NATIVE_CANNOT"
 """How the text of a run-time refusal starts."""
+TOO_MANY_ROWS = "[SCALAR_SUBQUERY_TOO_MANY_ROWS] More than one row returned by a subquery used as an expression"
+"""What a subquery that stands for a value raises; Spark wraps it as something the user raised."""
 
 
 class NotNative(Exception):

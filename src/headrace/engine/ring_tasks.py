@@ -44,6 +44,7 @@ class RingShare:
     columns: tuple[str, ...]
     location: str
     secret: str
+    certificate: str = ""
     remote: bool = False
     """Whether to ask the owner even where the ring could be mapped (for tests)."""
 
@@ -52,7 +53,9 @@ class RingShare:
         if self.remote or not self.folder.exists():
             if attempt:
                 raise retried(self.stream)
-            yield from remote_batches(self.location, self.secret, self.stream, self.ticket, self.columns, worker + 1)
+            yield from remote_batches(
+                self.location, self.secret, self.stream, self.ticket, self.columns, worker + 1, self.certificate
+            )
             return
         scan = Scan(Ring.open(self.folder), self.ticket, self.columns, worker + 1)
         if attempt and scan.has_picked:

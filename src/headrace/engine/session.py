@@ -10,12 +10,15 @@ import logging
 import os
 import shutil
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from headrace.errors import ExecutionError, HeadraceError
+from headrace.engine.start import start
+from headrace.errors import CatalogError, ExecutionError, HeadraceError
+from headrace.interrupts import Lock, until_it_ends
 from headrace.settings import PINNED_SPARK, Settings, cores
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_sharing = threading.Lock()
+_sharing = Lock()
 _started: SparkSession | None = None
 _users = 0
 """How many databases use the Spark that Headrace started in this process; the last one stops it."""
@@ -39,7 +42,7 @@ class Session:
         self._settings = settings
         self._given = given
         self._spark: SparkSession | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._owned = False
         self._spared = 0
         """Slots that were given to tasks which hold them for long."""
@@ -55,6 +58,7 @@ class Session:
         with self._lock:
             if self._spark is None:
                 self._spark = self._beside(self._given) if self._given is not None else self._shared()
+            cancel_with_the_statement(self._spark)
             return self._spark
 
     def parallelism(self) -> int:
@@ -76,6 +80,19 @@ class Session:
         finally:
             with self._lock:
                 self._spared -= taken
+
+    def explain(self, error: CatalogError) -> CatalogError:
+        """An error about a name, with a hint where the name is one of Spark's."""
+        if error.condition in ("RELATION_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND"):
+            name = error.message.split()[-1]
+            for spark in (self._given, self._spark):
+                with suppress(Exception):
+                    if spark is not None and spark.catalog.tableExists(name):
+                        error.hint = (
+                            f"{name} is a table or view of Spark's, which SQL does not see here: write CREATE TABLE "
+                            f'{name} (…), then db.insert("{name}", spark.table("{name}"))'
+                        )
+        return error
 
     def stop(self) -> None:
         """Let go of Spark; the last database to use a Spark that Headrace started stops it."""
@@ -128,8 +145,6 @@ class Session:
 def start_spark(settings: Mapping[str, str]) -> SparkSession:
     """Start Spark on this machine, quietly, unless ``settings`` say otherwise."""
     _require_java()
-    from pyspark.sql import SparkSession
-
     # PySpark logs a refused query with its JVM stack trace; Headrace raises a named error instead.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
 
@@ -146,11 +161,28 @@ def start_spark(settings: Mapping[str, str]) -> SparkSession:
         "spark.log.level": "OFF",
         **settings,
     }
-    builder = SparkSession.builder.appName("headrace")
-    for key, value in own.items():
-        builder = builder.config(key, value)
-    with _quiet_stderr():
-        return builder.getOrCreate()
+    return start(own)
+
+
+def cancel_with_the_statement(spark: SparkSession) -> None:
+    """Have the jobs this thread starts from now on cancelled if its statement is interrupted."""
+    tag = f"headrace-{uuid.uuid4().hex}"
+    context = spark_context(spark)
+    ways: tuple[Callable[[str], object], ...] = (spark.addTag, spark.interruptTag, spark.removeTag)
+    if context is not None:  # its tags are those of RDDs too
+        ways = (context.addJobTag, context.cancelJobsWithTag, context.removeJobTag)
+    begin, stop, end = (partial(way, tag) for way in ways)
+    until_it_ends("Spark's jobs", begin, stop, end)
+
+
+def require_session(given: object, where: str) -> None:
+    """Refuse what is no Spark session."""
+    if not (type(given).__module__.startswith("pyspark.") and hasattr(given, "createDataFrame")):
+        raise ExecutionError(
+            "NOT_A_SPARK_SESSION",
+            f"{where} needs a Spark session, and was given {type(given).__name__}",
+            hint="make one first: spark = pyspark.sql.SparkSession.builder.getOrCreate()",
+        )
 
 
 def spark_context(spark: SparkSession) -> SparkContext | None:
@@ -164,23 +196,10 @@ def spark_context(spark: SparkSession) -> SparkContext | None:
 
 
 def driver_host(spark: SparkSession) -> str:
-    """The name executors reach this process by."""
+    """The name executors reach this process by; loopback where all of them are in this process."""
+    if (spark.conf.get("spark.master", "") or "").startswith("local"):
+        return "127.0.0.1"
     return spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
-
-
-class _quiet_stderr:
-    """Keeps the JVM's start-up notices off the terminal; anything fatal still raises."""
-
-    def __enter__(self) -> None:
-        sys.stderr.flush()
-        self._saved = os.dup(2)
-        self._null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(self._null, 2)
-
-    def __exit__(self, *_: object) -> None:
-        os.dup2(self._saved, 2)
-        os.close(self._saved)
-        os.close(self._null)
 
 
 def _require_java() -> None:

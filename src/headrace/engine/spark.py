@@ -12,12 +12,13 @@ import pyarrow as pa
 from headrace.engine.failures import Carried, from_spark
 from headrace.engine.plan_sql import spark_plan
 from headrace.engine.worker import chunked
-from headrace.errors import HeadraceError
+from headrace.errors import ExecutionError, HeadraceError
 from headrace.native import conform
-from headrace.plan.nodes import Node, Scan
+from headrace.plan.nodes import Node, Scan, walk_plan
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, read_text
 from headrace.types import Schema, arrow_schema, ddl, quote
+from headrace.utf8 import refuse_bad_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,15 +32,35 @@ def run_plan(
     spark: SparkSession, plan: Node, frames: Mapping[Relation, DataFrame], *, primitive: bool = False
 ) -> pa.Table:
     """The plan's rows, computed by Spark SQL over DataFrames for its leaves."""
-    with registered(frames) as names:
+    with registered({key: _declared(frame, plan, key) for key, frame in frames.items()}) as names:
         text = spark_plan(plan, lambda scan: quote(names[leaf(scan)]), primitive=primitive)
         try:
             rows = spark.sql(text).toArrow()
         except Exception as error:
             raise from_spark(error) from error
+    refuse_bad_text(rows, ExecutionError)
     if not all(c.type.is_held for c in plan.output):
         return rows
     return conform(rows, pa.schema([pa.field(c.name, c.type.arrow) for c in plan.output]))
+
+
+_DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where Spark notes of a column of text that it was declared CHAR(n), which it compares in a way of its own."""
+
+
+def _declared(frame: DataFrame, plan: Node, key: Relation) -> DataFrame:
+    """The leaf's frame, its columns known to Spark as CHAR(n) where they are."""
+    kinds = {
+        field: column.type.limit.sql
+        for node in walk_plan(plan)
+        if isinstance(node, Scan) and leaf(node) == key
+        for field, column in zip(node.fields, node.scanned, strict=True)
+        if column.type.limit is not None and column.type.limit.fixed
+    }
+    for name, declared in kinds.items():
+        if name in frame.columns:
+            frame = frame.withMetadata(name, {_DECLARED: declared})
+    return frame
 
 
 def leaf(scan: Scan) -> Relation:
@@ -89,6 +110,8 @@ def frame_of_text(
 def arrow_of(run: Callable[[], DataFrame]) -> pa.Table:
     """A DataFrame's rows, failures named as Headrace's."""
     try:
-        return run().toArrow()
+        rows = run().toArrow()
     except Exception as error:
         raise from_spark(error) from error
+    refuse_bad_text(rows, ExecutionError)
+    return rows

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from headrace.engine.native_text import TOO_MANY_ROWS
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
 from headrace.types import DOUBLE, Type, quote
 
@@ -71,7 +72,7 @@ def spark_agg(agg: Agg, column: Callable[[Column], str]) -> str:
             return _sum(agg, distinct + _summand(agg, args[0]), where)
         case "mean":
             return f"avg({distinct}{args[0]}){where}"
-        case "m2":
+        case "m2" | "whole_m2":
             return f"(var_pop({distinct}{args[0]}){where} * count({distinct}{args[0]}){where})"
         case _:
             return f"{agg.fn}({distinct}{', '.join(args)}){where}"
@@ -121,10 +122,12 @@ def _call(call: Call, args: list[str]) -> str:
             name = call.args[1]
             assert isinstance(name, Literal)
             return f"{args[0]}.{quote(name.value)}"
+        case "window_struct":
+            return f"named_struct('start', {args[0]}, 'end', {args[1]})"
         case "window_start":
             return _window_start(call, args[0])
         case "too_many_rows":
-            return f"CAST(raise_error('SCALAR_SUBQUERY_TOO_MANY_ROWS', map()) AS {call.type.sql})"
+            return f"CAST(raise_error('{TOO_MANY_ROWS}') AS {call.type.sql})"
         case "avg_of_sum":
             return _average(call, args)
         case _:

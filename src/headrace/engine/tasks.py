@@ -30,8 +30,10 @@ from headrace.engine.session import spark_context
 from headrace.engine.work import PipelineCannot, Slice, Work
 from headrace.engine.worker import Worker, chunked
 from headrace.errors import HeadraceError
+from headrace.private import make_folder
 from headrace.stream.csv import QuotedNewline
 from headrace.stream.files import TextSlice
+from headrace.utf8 import refuse_bad_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,6 +126,7 @@ def run_frame(
             total = 0
             cannot: PipelineCannot | None = None
             for chunk in chunked(batches):
+                refuse_bad_text(chunk)
                 total += chunk.num_rows
                 worker.deliver(own, chunk)
                 if cannot is not None:
@@ -285,7 +288,7 @@ class _Watch:
 
     def __enter__(self) -> None:
         if self._progress is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             self._thread = threading.Thread(target=self._look, daemon=True)
             self._thread.start()
 

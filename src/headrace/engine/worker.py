@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -23,8 +24,9 @@ import pyarrow.compute as pc
 from headrace.engine import grouping
 from headrace.engine.columns import Unfoldable
 from headrace.engine.failures import NativeCannot, from_duckdb
+from headrace.engine.following import counted_chunks, followed, tell_share
 from headrace.engine.grouping import Grouped
-from headrace.engine.plan_sql import literal_native, quote_native
+from headrace.engine.plan_sql import quote_native
 from headrace.engine.work import (
     BATCH,
     JOINED,
@@ -39,14 +41,15 @@ from headrace.engine.work import (
     grouped,
 )
 from headrace.errors import ExecutionError, HeadraceError, StoreError
-from headrace.native import conform, native_query
-from headrace.parquet_files import write_parquet
+from headrace.interrupts import check, stoppable
+from headrace.native import conform, native_batches, native_connection, native_query
+from headrace.parquet_files import native_scan, write_parquet
 from headrace.sample.feeding import Feeder, TooManyGroups
 from headrace.sample.limits import too_many_groups
 from headrace.sample.parquet_rows import stretch_of, take_rows
 from headrace.stream.arrow_file import ArrowSlice, read_arrow
 from headrace.stream.files import TextSlice, read_text
-from headrace.stream.parquet import ParquetPiece, first_bad_value, parquet_source, select_items
+from headrace.stream.parquet import ParquetPiece, ParquetSlice, first_bad_value, parquet_source, select_items
 from headrace.stream.ring import Ring
 from headrace.stream.ring.delivery import put
 from headrace.types import Schema
@@ -70,7 +73,7 @@ class Worker:
         config: dict[str, Any] = {"threads": threads, "disabled_optimizers": _NOT_HERE}
         if memory_limit:
             config["memory_limit"] = memory_limit
-        self._connection = duckdb.connect(":memory:", config=config)
+        self._connection = native_connection(**config)
         self._idle: list[duckdb.DuckDBPyConnection] = []
         self._statics: set[str] = set()
         self._lock = threading.Lock()
@@ -88,9 +91,9 @@ class Worker:
             found = self._idle.pop() if self._idle else None
         if found is None:
             found = self._connection.cursor()
-            found.execute("SET TimeZone = 'UTC'")
         try:
-            yield found
+            with stoppable(found.interrupt):
+                yield found
         finally:
             with self._lock:
                 self._idle.append(found)
@@ -139,8 +142,7 @@ class Worker:
                         f"{static.path} is gone: the rows of a table that a view read when it was made",
                         hint="restore the directory from a backup, or drop the view and make it anew",
                     )
-                name, path = quote_native(static.name), literal_native(str(static.path))
-                self.query(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({path})")
+                self.query(f"CREATE TABLE {quote_native(static.name)} AS SELECT * FROM {native_scan([static.path])}")
                 self._statics.add(static.name)
 
     def hold(self, static: Static, rows: pa.Table) -> None:
@@ -196,6 +198,7 @@ class Worker:
                 try:
                     beside = cursor.sql(over).to_arrow_table()  # in the batch's order: this connection preserves it
                 except duckdb.Error:
+                    check()
                     continue
                 names = [*rows.column_names, *beside.column_names]
                 rows = pa.Table.from_arrays([*rows.columns, *beside.columns], names)
@@ -213,6 +216,7 @@ class Worker:
             # A table, not Arrow: a join may give many rows for one, and a table can spill.
             cursor.execute(f"CREATE OR REPLACE TEMP TABLE {JOINED} AS {over}")
         except duckdb.Error:
+            check()
             self._failed.add(over)
             return False
         return True
@@ -227,6 +231,7 @@ class Worker:
             try:
                 rows = cursor.sql(text).to_arrow_table()
             except duckdb.Error:
+                check()
                 self._failed.add(text)
                 continue
             if batch_rows is not None and 2 * rows.num_rows > batch_rows.num_rows and _scattered(rows):
@@ -251,6 +256,7 @@ class Worker:
             try:
                 return grouped(conform(cursor.sql(pipeline.narrow).to_arrow_table(), pipeline.schema))
             except duckdb.Error:
+                check()
                 # Too wide for 64 bits, or a real error: the wide text tells. Do not try narrow again.
                 self._wide.add(pipeline.state)
         try:
@@ -331,20 +337,23 @@ class Worker:
         """A slice's rows, chunk by chunk."""
         self.load(work.statics)
         if isinstance(piece_of, ArrowSlice):
-            yield from chunked(read_arrow(piece_of, work.columns), RING_ROWS)
+            yield from counted_chunks(chunked(read_arrow(piece_of, work.columns), RING_ROWS), progress)
         elif isinstance(piece_of, TextSlice):
             batches = read_text(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
             yield from chunked(batches, RING_ROWS)
         else:
-            for piece in piece_of.pieces:
-                source = parquet_source(piece, work.schema, work.columns)
-                try:
-                    with self.cursor() as cursor:
-                        reader = cursor.sql(f"SELECT * FROM {source}").to_arrow_reader(RING_ROWS)
-                        for batch in reader:
-                            yield pa.Table.from_batches([batch])
-                except duckdb.Error as error:
-                    raise first_bad_value(piece, work.schema, work.columns) or from_duckdb(error) from None
+            yield from counted_chunks(self.parquet_rows(piece_of, work.schema, work.columns), progress)
+
+    def parquet_rows(self, piece_of: ParquetSlice, schema: Schema, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        """The rows of a slice of Parquet, chunk by chunk."""
+        for piece in piece_of.pieces:
+            source = parquet_source(piece, schema, columns)
+            try:
+                with self.cursor() as cursor:
+                    for batch in native_batches(cursor, f"SELECT * FROM {source}", RING_ROWS):
+                        yield pa.Table.from_batches([batch])
+            except duckdb.Error as error:
+                raise first_bad_value(piece, schema, columns) or from_duckdb(error) from None
 
     def _read(
         self,
@@ -375,12 +384,22 @@ class Worker:
                 yield chunk.num_rows, self.partials(work, whole)
         else:
             for piece in piece_of.pieces:
-                yield advance(piece.end - piece.start), self._read_parquet(work, piece, feeders)
+                rows = piece.end - piece.start
+                told = None if progress is None else partial(tell_share, progress, done, rows)
+                found = self._read_parquet(work, piece, feeders, told)
+                yield advance(rows), found
 
-    def _read_parquet(self, work: Work, piece: ParquetPiece, feeders: Sequence[Feeder]) -> dict[str, pa.Table]:
+    def _read_parquet(
+        self,
+        work: Work,
+        piece: ParquetPiece,
+        feeders: Sequence[Feeder],
+        told: Callable[[float], None] | None = None,
+    ) -> dict[str, pa.Table]:
         """Parquet is read by DuckDB inside the pipelines' own queries: no row passes through Python.
 
-        A sample of all rows reads those it draws; one with conditions or groups, those that pass."""
+        A sample of all rows reads those it draws; one with conditions or groups, those that pass. ``told`` hears how
+        much of the piece is read, as a share of it."""
         source = parquet_source(piece, work.schema, work.columns)
         nulls = "".join(f", CAST(NULL AS {f.type.duckdb}) AS {quote_native(f.name)}" for f in work.missing)
         with self.cursor() as cursor:
@@ -388,7 +407,8 @@ class Worker:
             try:
                 for feeder in feeders:
                     self._feed_parquet(cursor, feeder, work, piece, nulls)
-                return self._states(cursor, work)
+                with followed(cursor, len(work.shared) or len(work.pipelines), told):
+                    return self._states(cursor, work)
             except HeadraceError as error:
                 # A value that does not convert looks like any failed cast: name file, row and column.
                 raise first_bad_value(piece, work.schema, work.columns) or error from None
@@ -409,7 +429,7 @@ class Worker:
             names = ", ".join(quote_native(c) for c in feeder.feed.columns)
             text = feeder.feed.where or f"SELECT {names} FROM {BATCH}"
             with self.cursor() as own:
-                for chunk in chunked(iter(cursor.sql(text).to_arrow_reader(65_536))):
+                for chunk in chunked(native_batches(cursor, text, 65_536)):
                     feeder.add_passed(own, chunk)
 
     def reduce(

@@ -74,6 +74,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
         ticket: Annotated[str, typer.Argument(help="The ticket's folder or address.")],
         keep: Annotated[bool, typer.Option(help="Keep the ticket for another time.")] = False,
         restart: Annotated[bool, typer.Option(help="Run from the beginning if the ticket does not fit.")] = False,
+        trust: Annotated[bool, typer.Option("--trust", help="Let the ticket run code and write its answer.")] = False,
         tickets: TicketsOption = "tickets",
         grace: GraceOption = "60s",
         rows: RowsOption = 20,
@@ -86,7 +87,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
             def begin(spark: SparkSession) -> RunningQuery:
                 from headrace.move import resume
 
-                running = resume(spark, ticket, keep=keep, on_mismatch="restart" if restart else "error")
+                running = resume(spark, ticket, keep=keep, on_mismatch="restart" if restart else "error", trust=trust)
                 if running.restarted is not None:
                     say(f"started again: {running.restarted}")
                 return running

@@ -15,18 +15,34 @@ import subprocess
 import sys
 import tempfile
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import duckdb
 import pyarrow as pa
 
 import headrace
-from headrace.errors import StoreError
+from headrace.boundary import path_given, public
+from headrace.errors import SqlError, StoreError
 from headrace.move.claim import claim_local
+from headrace.move.contents import require_definitions
 from headrace.move.files import unusable
-from headrace.move.ticket import FORMAT, MANIFEST, USED, Ticket, load_local, not_a_ticket, now, sealed
+from headrace.move.ticket import (
+    FORMAT,
+    MANIFEST,
+    USED,
+    Ticket,
+    load_local,
+    not_a_ticket,
+    now,
+    require_readable_plain,
+    sealed,
+)
+from headrace.native import native_connection
+from headrace.private import inside, make_folder, new_file, open_file, parse_json, parts_of, unsafe, write_text
 from headrace.spark.inbox import INBOX
 from headrace.spark.published import CHECKPOINTS
 from headrace.store.directory import DATABASE, LOG, MARKER, SEGMENTS, UNFINISHED, checksum, sync_file
@@ -37,7 +53,12 @@ if TYPE_CHECKING:
     from headrace.database import Database
 
 _CONTENT = "database"
-_COPIED = (CHECKPOINTS, INBOX, DATABASE, LOG, MARKER, SEGMENTS)
+_FOLDERS = (CHECKPOINTS, INBOX, SEGMENTS)
+_FILES = (DATABASE, LOG, MARKER)
+_COPIED = (*_FOLDERS, *_FILES)
+"""What a ticket holds of a database's directory, and all that is taken out of one."""
+_ROOM = 64 * 1024 * 1024
+"""Bytes to leave free on the disk a ticket is opened on."""
 
 
 def export(db: Database, path: str | os.PathLike[str]) -> Ticket:
@@ -67,8 +88,7 @@ def export(db: Database, path: str | os.PathLike[str]) -> Ticket:
 def _export(db: Database, folder: Path) -> Ticket:
     with _written(str(folder)):
         _require_empty(folder, _not_empty(str(folder)))
-        content = folder / _CONTENT
-        content.mkdir(parents=True)
+        content = make_folder(make_folder(folder, top=True, tighten=False) / _CONTENT, top=True)
         try:
             # No commit runs beside this one: the files stand still, and so does what the checkpoints are compared with.
             db.runtime.store.commit(lambda _: _copy(db.path, content), label="export")
@@ -85,7 +105,7 @@ def _export(db: Database, folder: Path) -> Ticket:
                 "progress": {"finished": 0, "total": 0},
             }
             part = folder / f"{MANIFEST}.part"
-            part.write_text(sealed(manifest))
+            write_text(part, sealed(manifest))
             sync_file(part)
             part.rename(folder / MANIFEST)
             sync_file(folder / MANIFEST)
@@ -108,6 +128,7 @@ def _copy(source: Path, target: Path) -> None:
 # Within a checkpoint the log of what is done goes before the log of what was begun.
 _COPY = """
 import os, shutil, sys
+os.umask(0o077)
 source, target, *names = sys.argv[1:]
 for name in names:
     if os.path.isdir(os.path.join(source, name)):
@@ -125,20 +146,24 @@ for name in names:
 """
 
 
+@public
 def open_ticket(
     ticket: str | os.PathLike[str] | Ticket,
     path: str | os.PathLike[str] | None = None,
     *,
     spark: SparkSession | None = None,
+    trust: bool = False,
     **settings: Any,
 ) -> Database:
     """Open an exported database: in ``path``, a new directory, or without one where the ticket stands.
 
-    Opened in place, the ticket is used up. Attachments go on where they were once they are made again.
+    Opened in place, the ticket is used up. Attachments go on where they were once they are made again. Whoever wrote
+    the ticket decides what its views compute and which files its tables read, and nothing else (docs/security.md);
+    with ``trust``, its views may call functions that run code.
     """
     from headrace.database import Database
 
-    address = str(ticket)
+    address = str(ticket) if isinstance(ticket, Ticket) else path_given(ticket, "a ticket")
     if "://" in address:
         if path is None:
             raise StoreError("PATH_NEEDED", f"{address} is not on this machine", hint="headrace.open(ticket, path)")
@@ -149,9 +174,13 @@ def open_ticket(
             with _reached(address):
                 if where.get_file_info(f"{inside}/{MANIFEST}").type == fs.FileType.NotFound:
                     raise not_a_ticket(address, where.get_file_info(inside).type != fs.FileType.NotFound)
+                if isinstance(where, fs.LocalFileSystem):
+                    require_readable_plain(Path(inside))  # other filesystems have no links
                 fs.copy_files(inside, near, source_filesystem=where)
-            return open_ticket(near, path, spark=spark, **settings)
+            return open_ticket(near, path, spark=spark, trust=trust, **settings)
     folder = Path(address.removeprefix("file:"))
+    if folder.is_dir():
+        require_readable_plain(folder)
     manifest = load_local(folder).manifest
     if manifest["kind"] != "database":
         raise StoreError("NOT_A_TICKET", f"{folder} holds a query", hint="use headrace.resume(spark, ticket)")
@@ -161,19 +190,25 @@ def open_ticket(
             raise StoreError(
                 "TICKET_USED", f"{folder} was opened in place", hint=f"it is a database now: {folder / _CONTENT}"
             )
-        with _reached(str(folder)):
-            _check(folder / _CONTENT, manifest["files"])
+        content, files = folder / _CONTENT, _named(manifest["files"], folder)
         if path is None:
+            with _reached(str(folder)):
+                _check(content, files)
+            if not trust:
+                _vet(content, folder)
             with _written(str(folder)):
-                (folder / USED).write_text(json.dumps({"used_at": now()}))
-            return Database(folder / _CONTENT, spark=spark, **settings)
+                write_text(folder / USED, json.dumps({"used_at": now()}))
+            return Database(content, spark=spark, **settings)
         target = Path(path)
         exists = StoreError("DATABASE_EXISTS", f"{target} is not empty", hint="name a new or empty directory")
         with _reached(str(target)):
             _require_empty(target, exists)
         try:
             with _written(str(target), "STATE_NOT_WRITABLE"):
-                _fill(target, folder / _CONTENT, [name for name, *_ in manifest["files"]])
+                _require_room(target, sum(size for size, _ in files.values()))
+                _fill(make_folder(target, top=True), content, files)
+            if not trust:
+                _vet(target, folder)
             return Database(target, spark=spark, **settings)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
@@ -182,21 +217,95 @@ def open_ticket(
         held.release()
 
 
-def _check(content: Path, files: list[list[Any]]) -> None:
-    for name, size, check in files:
-        file = content / name
-        if not file.exists():
-            raise StoreError("TICKET_DAMAGED", f"{file} is missing", hint="take another ticket of the database")
-        if checksum(file) != (size, check):
-            raise StoreError("TICKET_DAMAGED", f"{file} was altered", hint="take another ticket of the database")
+_Files = dict[str, tuple[int, int]]
 
 
-def _fill(target: Path, content: Path, names: list[str]) -> None:
+def _named(files: list[list[Any]], folder: Path) -> _Files:
+    """Size and checksum of each file a ticket names: only files that databases have, in their places."""
+    for name, *_ in files:
+        first, *below = parts_of(folder, name)
+        if (first not in _FOLDERS) if below else (first not in _FILES):
+            raise unsafe(folder, f"names {name!r}, which is no file of a database")
+    return {name: (size, check) for name, size, check in files}
+
+
+def _check(content: Path, files: _Files) -> None:
+    """See that a database's directory is what its ticket says, with nothing beside it."""
+    for name, written in files.items():
+        try:
+            if checksum(inside(content, name)) != written:
+                raise _damaged(content / name, "was altered")
+        except FileNotFoundError:
+            raise _damaged(content / name, "is missing") from None
+    for above, _, names in os.walk(content):
+        for name in names:
+            if os.path.relpath(os.path.join(above, name), content) not in files:
+                raise _damaged(Path(above, name), "is not of this ticket")
+
+
+def _damaged(file: Path, what: str) -> StoreError:
+    return StoreError("TICKET_DAMAGED", f"{file} {what}", hint="take another ticket of the database")
+
+
+def _fill(target: Path, content: Path, files: _Files) -> None:
     """Copy a database. Its file comes last and whole: what a copy that is killed leaves cannot be taken for one."""
-    for name in sorted(names, key=lambda name: name == DATABASE):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(content / name, target / UNFINISHED)
-        (target / UNFINISHED).rename(target / name)
+    for name in sorted(files, key=lambda name: name == DATABASE):
+        place = inside(target, name)
+        make_folder(place.parent)
+        try:
+            source = open_file(inside(content, name), os.O_RDONLY)
+        except FileNotFoundError:
+            raise _damaged(content / name, "is missing") from None
+        with open(source, "rb") as given, open(new_file(target / UNFINISHED), "wb") as copy:
+            if _copied(given, copy, files[name][0]) != files[name]:
+                raise _damaged(content / name, "was altered")
+        (target / UNFINISHED).rename(place)
+
+
+def _copied(given: BinaryIO, copy: BinaryIO, most: int) -> tuple[int, int]:
+    """Copy a file, up to a little more than it should have: its size and its checksum."""
+    size = check = 0
+    while size <= most and (block := given.read(1 << 20)):
+        copy.write(block)
+        size += len(block)
+        check = zlib.crc32(block, check)
+    return size, check
+
+
+def _require_room(target: Path, size: int) -> None:
+    """Refuse what would fill the disk, before any of it is there."""
+    place = next(place for place in (target, *target.absolute().parents) if place.is_dir())
+    found = os.statvfs(place)
+    if size + _ROOM > found.f_bavail * found.f_frsize:
+        raise StoreError(
+            "STATE_NOT_WRITABLE",
+            f"the ticket has {size:,} bytes, and there is no room for them in {place}",
+            hint="open it on a disk that has room",
+        )
+
+
+def _vet(directory: Path, ticket: Path) -> None:
+    """Refuse a database file that holds more than tables, or views that could do more than compute.
+
+    It is looked at in a DuckDB of its own that may read nothing else.
+    """
+    try:
+        with native_connection(
+            str(directory / DATABASE), access_mode="read_only", enable_external_access=False
+        ) as connection:
+            more = """
+                SELECT view_name FROM duckdb_views() WHERE NOT internal
+                UNION ALL SELECT function_name FROM duckdb_functions() WHERE NOT internal
+            """
+            for (name,) in connection.execute(more).fetchall():
+                raise _damaged(directory / DATABASE, f"holds {name!r}, which Headrace did not make")
+            bodies = connection.execute("SELECT body FROM book.definitions").fetchall()
+            texts = [body.get("text") for body in (parse_json(body) for (body,) in bodies) if isinstance(body, dict)]
+            require_definitions(str(ticket), [text for text in texts if isinstance(text, str)])
+    except (duckdb.Error, ValueError, TypeError) as error:
+        raise _damaged(directory / DATABASE, f"cannot be read: {str(error).splitlines()[0]}") from None
+    except SqlError as error:
+        raise _damaged(directory / DATABASE, f"has a view that cannot be read: {error.message}") from None
 
 
 def _require_empty(folder: Path, refusal: StoreError) -> None:

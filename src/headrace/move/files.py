@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StoreError
 from headrace.move.java_aid import java_aid
+from headrace.private import make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +138,13 @@ class Folder:
             if not self._files.rename(self._at(f"{name}.part"), self._at(name)):
                 raise StoreError("TICKET_NOT_WRITTEN", f"{self.address}/{name} cannot be put in its place")
 
-    def make(self) -> None:
+    def make(self, *, private: bool = False) -> None:
+        """Make the folder if there is none; a ``private`` one, where there are users, for this one alone."""
+        if private and self.local is not None and not self.local.exists():
+            try:
+                make_folder(self.local, top=True)
+            except OSError as error:
+                raise self._unwritten(error.strerror or str(error)) from None
         with self.written():
             self._files.mkdirs(self._at(""))
 

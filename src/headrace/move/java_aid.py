@@ -36,6 +36,70 @@ public class Aid {
     return new Text(node, asked, functions).of(part);
   }
 
+  /** What a statement is made of as Spark's parser left it, nothing being run or looked up: the class of each node with
+      the names it has, one a line. Whatever a node holds is walked, so that no part of a statement is passed over. */
+  public String contents(Object parsed) {
+    StringBuilder out = new StringBuilder();
+    contents(parsed, new IdentityHashMap(), out);
+    return out.toString();
+  }
+
+  private void contents(Object o, IdentityHashMap seen, StringBuilder out) {
+    if (o == null || o instanceof org.apache.spark.sql.types.DataType || o instanceof String) return;
+    if (seen.put(o, o) != null) return;
+    if (o instanceof org.apache.spark.sql.catalyst.trees.TreeNode) {
+      org.apache.spark.sql.catalyst.trees.TreeNode node = (org.apache.spark.sql.catalyst.trees.TreeNode) o;
+      out.append(node.getClass().getName());
+      if (o instanceof org.apache.spark.sql.catalyst.analysis.UnresolvedFunction) {
+        names(((org.apache.spark.sql.catalyst.analysis.UnresolvedFunction) o).nameParts(), out);
+      } else if (o instanceof org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction) {
+        names(((org.apache.spark.sql.catalyst.analysis.UnresolvedTableValuedFunction) o).name(), out);
+      } else if (o instanceof org.apache.spark.sql.catalyst.analysis.UnresolvedRelation) {
+        org.apache.spark.sql.catalyst.analysis.UnresolvedRelation relation =
+          (org.apache.spark.sql.catalyst.analysis.UnresolvedRelation) o;
+        names(relation.multipartIdentifier(), out);
+        options(relation.options().keySet().iterator(), out);
+      } else if (o instanceof org.apache.spark.sql.catalyst.analysis.UnresolvedGenerator) {
+        out.append('\\0').append(((org.apache.spark.sql.catalyst.analysis.UnresolvedGenerator) o).name().funcName());
+      } else if (o instanceof org.apache.spark.sql.execution.command.SetCommand) {
+        scala.Option given = ((org.apache.spark.sql.execution.command.SetCommand) o).kv();
+        if (given.isDefined()) {
+          scala.Tuple2 pair = (scala.Tuple2) given.get();
+          scala.Option value = (scala.Option) pair._2();
+          out.append('\\0').append(pair._1());
+          if (value.isDefined()) out.append('\\0').append(value.get());
+        }
+      } else if (o instanceof org.apache.spark.sql.execution.command.CreateViewCommand) {
+        out.append('\\0').append(((org.apache.spark.sql.execution.command.CreateViewCommand) o).viewType());
+      } else if (o instanceof org.apache.spark.sql.execution.datasources.CreateTempViewUsing) {
+        org.apache.spark.sql.execution.datasources.CreateTempViewUsing view =
+          (org.apache.spark.sql.execution.datasources.CreateTempViewUsing) o;
+        out.append('\\0').append(view.provider());
+        options(scala.jdk.javaapi.CollectionConverters.asJava(view.options()).keySet().iterator(), out);
+      }
+      out.append('\\1');
+      contents(node.children(), seen, out);
+      contents(node.innerChildren(), seen, out);
+    }
+    if (o instanceof scala.collection.Iterable) {
+      scala.collection.Iterator each = ((scala.collection.Iterable) o).iterator();
+      while (each.hasNext()) contents(each.next(), seen, out);
+    } else if (o instanceof scala.Product) {
+      scala.collection.Iterator each = ((scala.Product) o).productIterator();
+      while (each.hasNext()) contents(each.next(), seen, out);
+    }
+  }
+
+  private void options(Iterator keys, StringBuilder out) {
+    out.append('\\1').append("options");
+    while (keys.hasNext()) out.append('\\0').append(keys.next());
+  }
+
+  private void names(scala.collection.Iterable names, StringBuilder out) {
+    scala.collection.Iterator each = names.iterator();
+    while (each.hasNext()) out.append('\\0').append(each.next());
+  }
+
   /** A table for the numbers of Python functions. */
   public Map numbers() {
     return new HashMap();

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.engine.failures import from_spark
 from headrace.errors import ExecutionError, HeadraceError, SqlError
+from headrace.move.contents import STAYS, not_trusted, require_settings, require_statement
 from headrace.sql.script import split_statements
 
 if TYPE_CHECKING:
@@ -27,26 +28,6 @@ _OURS = {
     "spark.sql.exchange.reuse": "true",
 }
 """What moving needs: adaptive execution for every query, and its memory of stages."""
-_STAYS = (
-    "spark.sql.adaptive.",
-    "spark.sql.artifact.",
-    "spark.sql.broadcastTimeout",
-    "spark.sql.catalog.",
-    "spark.sql.catalogImplementation",
-    "spark.sql.debug.",
-    "spark.sql.execution.arrow.",
-    "spark.sql.extensions",
-    "spark.sql.files.maxPartitionBytes",
-    "spark.sql.files.openCostInBytes",
-    "spark.sql.hive.",
-    "spark.sql.queryExecutionListeners",
-    "spark.sql.shuffle.partitions",
-    "spark.sql.sources.parallelPartitionDiscovery.",
-    "spark.sql.streaming.",
-    "spark.sql.ui.",
-    "spark.sql.warehouse.dir",
-)
-"""Settings of a cluster rather than of a query."""
 _ALWAYS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
 """Settings whose default depends on where Spark runs."""
 
@@ -59,6 +40,8 @@ class Program:
     sql: str | None = None
     build: Builder | None = None
     frame: DataFrame | None = None
+    untrusted: str | None = None
+    """The ticket it came in, if only what anybody's ticket may contain is to be run."""
 
     def as_json(self) -> dict[str, Any]:
         """The program in a ticket; a DataFrame is only named, for Spark's plans cannot be written down.
@@ -97,14 +80,19 @@ def program_of(query: Any) -> Program:
     )
 
 
-def of_json(found: Mapping[str, Any], given: DataFrame | Builder | None) -> Program:
+def of_json(found: Mapping[str, Any], given: DataFrame | Builder | None, untrusted: str | None = None) -> Program:
     """The program of a ticket. A DataFrame must be given again, made by the same code.
 
-    >>> try:
-    ...     of_json({"kind": "function", "pickle": base64.b64encode(b"cno_such_module\\nbuild\\n.").decode()}, None)
-    ... except HeadraceError as error:
-    ...     print(error.condition, error.message)
+    To load a function is to run code, so one of an ``untrusted`` ticket is refused.
+
+    >>> function = {"kind": "function", "pickle": base64.b64encode(b"cno_such_module\\nbuild\\n.").decode()}
+    >>> for untrusted in (None, "a-ticket"):
+    ...     try:
+    ...         of_json(function, None, untrusted)
+    ...     except HeadraceError as error:
+    ...         print(error.condition, error.message)
     FUNCTION_NOT_LOADED the ticket's function cannot be loaded here: No module named 'no_such_module'
+    TICKET_NOT_TRUSTED a-ticket runs a Python function, which whoever opens a ticket must trust its writer to do
     """
     if given is not None:
         return program_of(given)
@@ -115,6 +103,8 @@ def of_json(found: Mapping[str, Any], given: DataFrame | Builder | None) -> Prog
             hint="make it again and give it: headrace.resume(spark, ticket, query=df); "
             "headrace.run(spark, function) needs no such help",
         )
+    if "pickle" in found and untrusted is not None:
+        raise not_trusted(untrusted, "runs a Python function")
     if "pickle" in found:
         from pyspark import cloudpickle
 
@@ -126,7 +116,7 @@ def of_json(found: Mapping[str, Any], given: DataFrame | Builder | None) -> Prog
                 f"the ticket's function cannot be loaded here: {error}",
                 hint="have the modules it imports here, or give it: headrace.resume(spark, ticket, query=function)",
             ) from None
-    return Program("query", sql=found["sql"])
+    return Program("query", sql=found["sql"], untrusted=untrusted)
 
 
 def classic(spark: Any) -> None:
@@ -146,10 +136,14 @@ def copy_of(spark: SparkSession) -> SparkSession:
     return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 
-def session_for(spark: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
+def session_for(
+    spark: SparkSession, settings: Mapping[str, str] | None = None, untrusted: str | None = None
+) -> SparkSession:
     """A copy of the user's session; with ``settings``, set as the query's first session was."""
     classic(spark)
     copy = copy_of(spark)
+    if settings is not None and untrusted is not None:
+        require_settings(untrusted, settings, _explicit(copy))
     if settings is not None:
         for key in _explicit(copy):
             if key not in settings and _travels(copy, key):
@@ -176,7 +170,7 @@ def _explicit(session: SparkSession) -> dict[str, str]:
 
 
 def _travels(session: SparkSession, key: str) -> bool:
-    return key.startswith("spark.sql.") and not key.startswith(_STAYS) and session.conf.isModifiable(key)
+    return key.startswith("spark.sql.") and not key.startswith(STAYS) and session.conf.isModifiable(key)
 
 
 def frame_of(program: Program, session: SparkSession) -> DataFrame:
@@ -186,7 +180,7 @@ def frame_of(program: Program, session: SparkSession) -> DataFrame:
 
     try:
         if program.sql is not None:
-            made: Any = _of_script(program.sql, session)
+            made: Any = _of_script(program.sql, session, program.untrusted)
         else:
             made = program.frame if program.build is None else program.build(session)
         if not isinstance(made, DataFrame):
@@ -204,7 +198,7 @@ def frame_of(program: Program, session: SparkSession) -> DataFrame:
         raise from_spark(error) from None
 
 
-def _of_script(text: str, session: SparkSession) -> DataFrame:
+def _of_script(text: str, session: SparkSession, untrusted: str | None) -> DataFrame:
     """A script is a query, and before it whatever makes its temporary views and settings."""
     statements = split_statements(text)
     if not statements:
@@ -218,8 +212,12 @@ def _of_script(text: str, session: SparkSession) -> DataFrame:
                 position=statement.at,
                 hint="it would be done again when the query is resumed: CREATE TEMPORARY VIEW or SET, or do it before",
             )
+        if untrusted is not None:
+            require_statement(untrusted, statement.text, session)
         session.sql(statement.text)
     last = statements[-1]
+    if untrusted is not None:
+        require_statement(untrusted, last.text, session)
     if not _is_query(last.text, session):
         raise SqlError(
             "NOT_A_QUERY",

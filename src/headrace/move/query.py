@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace.boundary import public
 from headrace.engine.failures import from_spark
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.move import states, ticket
@@ -31,6 +32,7 @@ from headrace.move.progress import PipelineProgress, Progress, pipelines_of, wat
 from headrace.move.selection import needed, worth
 from headrace.move.spark_plans import Stage
 from headrace.move.ticket import Ticket
+from headrace.parquet_files import spark_frame
 from headrace.result import Result
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ class RunningQuery:
         """``not started``, ``running``, ``paused``, ``finished``, ``failed`` or ``suspended``."""
         return self._status
 
+    @public
     def start(self) -> RunningQuery:
         """Start it, if nobody has."""
         with self._changing:
@@ -108,6 +111,7 @@ class RunningQuery:
             self._entering(self)
         return self
 
+    @public
     def result(self, timeout: float | None = None) -> Result:
         """Wait for the answer."""
         self.wait(timeout)
@@ -125,6 +129,7 @@ class RunningQuery:
             return Result(pa.table({}), message=f"written to {self._to}")
         return Result(self._table, spark=self._user.createDataFrame)
 
+    @public
     def wait(self, timeout: float | None = None) -> None:
         """Wait until the query is finished, has failed or was suspended."""
         if self._status == "not started":
@@ -134,6 +139,7 @@ class RunningQuery:
                 "QUERY_NOT_FINISHED", f"the query is {self._status} after {timeout:g} s", hint="wait longer"
             )
 
+    @public
     def to_parquet(self, path: str) -> RunningQuery:
         """Have the answer written as Parquet instead of brought here; ``result()`` waits for it."""
         folder = Folder(self._user, path)
@@ -144,10 +150,11 @@ class RunningQuery:
                 self._to = folder.address  # elsewhere a relative path would be another
                 return self
         found = self.result()
-        frame = self._user.read.parquet(self._to) if self._to is not None else found.spark()
+        frame = spark_frame(self._user, self._to) if self._to is not None else found.spark()
         frame.write.parquet(path)
         return self
 
+    @public
     def progress(self) -> Progress:
         """The pipelines, and how far each has got."""
         with self._changing:
@@ -160,6 +167,7 @@ class RunningQuery:
             seconds = self._spent + (self._ended or time.monotonic()) - self._began
             return Progress(self._status, finished + skipped, total, (*found, last), seconds)
 
+    @public
     def suspend(self, path: str, *, finish: bool | None = None, grace: float | None = None) -> Ticket:
         """Stop the query and leave all it needs to go on in ``path``, a new or empty folder.
 
@@ -189,6 +197,7 @@ class RunningQuery:
             states.let_go(self._user, [*self._planned.stages(), *self._kept.values()])
             return found
 
+    @public
     def snapshot(self, path: str) -> Ticket:
         """Leave a ticket of what is finished now, and go on."""
         with self._leaving, self._changing:
@@ -201,6 +210,7 @@ class RunningQuery:
                 folder.remove()
                 raise
 
+    @public
     def advice(self, to: str | None = None) -> Advice:
         """Whether to move now, at the next stage, or to start again elsewhere; ``to`` is where the ticket would go."""
         self._must_run("give advice about")
@@ -210,6 +220,7 @@ class RunningQuery:
             in_flight = self._attempt.in_flight() if self._attempt is not None else 0.0
             return estimate(self.progress(), self._needed_bytes(), bytes_per_second, in_flight)
 
+    @public
     def cancel(self) -> None:
         """Give the query up, unless it has its answer."""
         with self._changing:
@@ -223,6 +234,7 @@ class RunningQuery:
                 if not self._over.is_set():
                     self._fail(ExecutionError("QUERY_CANCELLED", "the query was cancelled", hint="run it again"))
 
+    @public
     def watch(self) -> Result:
         """Wait with a live bar, in a terminal or a notebook."""
         if self._status != "not started":
@@ -237,6 +249,7 @@ class RunningQuery:
 
     # Making room for another query (000 §6.3.7): pause keeps the state where it is ---------------------------------
 
+    @public
     def pause(self) -> None:
         """Give the cluster's cores up until :meth:`proceed`; finished stages stay where they are."""
         with self._changing:
@@ -249,6 +262,7 @@ class RunningQuery:
                 raise
             self._status = "paused"
 
+    @public
     def proceed(self) -> None:
         """Go on after :meth:`pause`."""
         with self._changing:

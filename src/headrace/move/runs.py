@@ -21,13 +21,14 @@ from typing import Any
 
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.move.files import unusable
+from headrace.private import has_shape, inside, make_folder, read_json, write_text
 from headrace.store.directory import Lock, is_locked
 
 
 def folder() -> Path:
     found = Path(os.environ.get("HEADRACE_RUNS") or Path.home() / ".headrace" / "runs")
     try:
-        found.mkdir(parents=True, exist_ok=True)
+        make_folder(found, top=True, tighten=False)
     except OSError as error:
         raise _unusable(found, error) from None
     return found
@@ -62,7 +63,9 @@ class Run:
 
     def read(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(self.path("json").read_text())
+            found: dict[str, Any] = read_json(self._own("json"))
+            if not has_shape(found, {"pid": int, "host": str, "processes": str, "query": str}) or found["pid"] <= 0:
+                raise ValueError("no entry")
             return found
         except (FileNotFoundError, ValueError):
             raise ExecutionError(
@@ -91,7 +94,7 @@ class Run:
             raise self._gone()
         if entry != found:  # nobody waited for that answer
             self.put(entry)
-        self.path("order").write_text(json.dumps({"finish": order.finish, "grace": order.grace}))
+        write_text(self.path("order"), json.dumps({"finish": order.finish, "grace": order.grace}))
         try:
             with suppress(ProcessLookupError):
                 os.kill(int(entry["pid"]), signal.SIGTERM)
@@ -122,7 +125,7 @@ class Run:
 
     def put(self, found: dict[str, Any]) -> None:
         part = self.path(str(os.getpid()))
-        part.write_text(json.dumps(found))
+        write_text(part, json.dumps(found))
         part.rename(self.path("json"))
 
     def forget(self) -> None:
@@ -134,7 +137,14 @@ class Run:
         return ExecutionError("NOT_SUSPENDED", f"the process of query {self.id} is gone", hint="run the query again")
 
     def path(self, kind: str) -> Path:
-        return folder() / f"{self.id}.{kind}"
+        return inside(folder(), f"{self.id}.{kind}")
+
+    def _own(self, kind: str) -> Path:
+        """A file that this user wrote: where others may write in the folder too, they have no say."""
+        path = self.path(kind)
+        if os.lstat(path).st_uid != os.geteuid():
+            raise FileNotFoundError(path)
+        return path
 
 
 class Entry:
@@ -152,9 +162,11 @@ class Entry:
     def order(self) -> Order | None:
         """What was ordered; nothing if SIGTERM came from anybody else."""
         try:
-            return Order(**json.loads(self._run.path("order").read_text()))
-        except (OSError, HeadraceError, ValueError, TypeError):
+            found = read_json(self._run._own("order"))
+        except (OSError, HeadraceError, ValueError):
             return None
+        sound = has_shape(found, {"grace": int | float}) and found.get("finish") in (None, True, False)
+        return Order(found["finish"], float(found["grace"])) if sound and 0 <= found["grace"] < 1e9 else None
 
     def decline(self, error: str) -> None:
         """Say why the query goes on, to whoever asked for it."""

@@ -18,6 +18,8 @@ from headrace.move.files import Folder
 from headrace.move.java_aid import java_aid
 from headrace.move.plan import Holding, Pipeline
 from headrace.move.spark_plans import Stage, each_of
+from headrace.parquet_files import spark_reader
+from headrace.private import parts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -144,6 +146,8 @@ def stored(found: Any) -> Any | None:
     if found["type"] == "struct":
         types = [stored(field["type"]) for field in found["fields"]]
         return {"type": "struct", "fields": _fields("f", types)} if types and None not in types else None
+    if found["type"] not in ("array", "map"):
+        return None
     parts = {key: stored(part) for key, part in found.items() if key in ("elementType", "keyType", "valueType")}
     return {**found, **parts} if None not in parts.values() else None
 
@@ -262,7 +266,7 @@ def write(io: SparkSession, folder: Folder, name: str, stage: Stage) -> State:
 
 def copy(io: SparkSession, source: Folder, state: State, folder: Folder, name: str) -> State:
     """Take a state that no stage has read yet over into another ticket."""
-    frame = io.read.schema(_schema(state.types)).parquet(f"{source.address}/{state.folder}")
+    frame = spark_reader(io).schema(_schema(state.types)).parquet(f"{source.address}/{state.folder}")
     files, rows = _written(io, folder, name, frame, state.bytes)
     return State(state.pipeline, state.operator, name, state.types, files, rows)
 
@@ -270,6 +274,7 @@ def copy(io: SparkSession, source: Folder, state: State, folder: Folder, name: s
 def check(folder: Folder, states: list[State]) -> None:
     """Every file of the states is there as it was written, or an error says which is not."""
     for state in states:
+        parts_of(folder.address, state.folder)
         sizes = folder.sizes(state.folder)
         for name in sizes.keys() - {file.name for file in state.files}:
             where = f"{folder.address}/{state.folder}/{name}"
@@ -296,7 +301,7 @@ def reader(io: SparkSession, folder: Folder, state: State) -> Callable[[], Any]:
     """A function to the RDD of a state's rows; files are read when the rows are."""
 
     def rows() -> Any:
-        frame = io.read.schema(_schema(state.types)).parquet(f"{folder.address}/{state.folder}")
+        frame = spark_reader(io).schema(_schema(state.types)).parquet(f"{folder.address}/{state.folder}")
         columns = [f"c{i}" for i in range(len(state.types))]
         return frame.select(*columns)._jdf.queryExecution().toRdd()
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StoreError
 from headrace.move.files import Folder, unusable
-from headrace.move.states import State
+from headrace.move.states import State, stored
+from headrace.private import has_shape, parse_json, read_bytes, require_plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,12 +81,16 @@ class Ticket:
 def sealed(manifest: dict[str, Any]) -> str:
     """The manifest as text, with a checksum of itself.
 
-    >>> opened(sealed({"format": 1, "id": "x"}), "here")["id"]
+    >>> manifest = {"format": 1, "kind": "database", "id": "x", "made_at": now(), "query": {"kind": "database"},
+    ...             "states": [], "files": [], "progress": {"finished": 0, "total": 0}}
+    >>> opened(sealed(manifest), "here")["id"]
     'x'
-    >>> try:
-    ...     opened(sealed({"format": 1, "id": "x"}).replace("x", "y"), "here")
-    ... except StoreError as error:
-    ...     print(error.condition)
+    >>> for text in (sealed(manifest).replace("x", "y"), sealed(manifest | {"files": "all"})):
+    ...     try:
+    ...         opened(text, "here")
+    ...     except StoreError as error:
+    ...         print(error.condition)
+    TICKET_DAMAGED
     TICKET_DAMAGED
     """
     body = json.dumps(manifest, sort_keys=True)
@@ -94,17 +99,19 @@ def sealed(manifest: dict[str, Any]) -> str:
 
 def opened(text: str | bytes | None, where: str) -> dict[str, Any]:
     """The manifest in a text, if it is whole and of a format known here."""
+    manifest: dict[str, Any] = {}
     try:
-        found = json.loads(text or "")
-        manifest: dict[str, Any] = found["ticket"]
+        found = parse_json(text or "")
+        manifest = found["ticket"]
         whole = zlib.crc32(json.dumps(manifest, sort_keys=True).encode()) == found["checksum"]
-    except (ValueError, KeyError, TypeError):
+        whole = whole and has_shape(manifest, {"format": int})
+    except (ValueError, KeyError, TypeError, RecursionError):
         whole = False
-    if not whole:
+    if not whole or (manifest["format"] <= FORMAT and not _is_complete(manifest)):
         raise StoreError(
             "TICKET_DAMAGED", f"{where}/{MANIFEST} is not as it was written", hint="take another ticket of the query"
         )
-    if manifest.get("format", 0) > FORMAT:
+    if manifest["format"] > FORMAT:
         raise StoreError(
             "FORMAT_TOO_NEW",
             f"{where} has ticket format {manifest['format']}, newer than {FORMAT}",
@@ -113,11 +120,67 @@ def opened(text: str | bytes | None, where: str) -> dict[str, Any]:
     return manifest
 
 
+_STATE_SHAPE = {
+    "identity": str,
+    "holding": str,
+    "index": str,
+    "operator": str,
+    "folder": str,
+    "types": [str],
+    "files": [(str, int, int)],
+    "rows": int | None,
+}
+_SHAPE = {
+    "kind": str,
+    "id": str,
+    "made_at": str,
+    "query": {"kind": str},
+    "states": [_STATE_SHAPE],
+    "progress": {"finished": int, "total": int},
+}
+_OF_QUERY = {
+    "spark": str,
+    "to": str | None,
+    "plan": {"identity": str, "cached": [list]},
+    "settings": dict,
+    "inputs": {"files": [list], "versions": dict, "unchecked": [str]},
+    "progress": {"seconds": int | float},
+}
+
+
+def _is_complete(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest has all it should, each of its kind: whoever wrote it may have had other ideas."""
+    kind = {"query": _OF_QUERY, "database": {"files": [(str, int, int)]}}.get(str(manifest.get("kind")))
+    if kind is None or not has_shape(manifest, _SHAPE) or not has_shape(manifest, kind):
+        return False
+    try:
+        datetime.fromisoformat(manifest["made_at"]).timestamp()
+        for state in manifest["states"]:
+            State.of_json(state)
+            if any(stored(parse_json(text)) is None for text in state["types"]):
+                return False
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError):
+        return False
+    if manifest["kind"] == "database":
+        return True
+    asked, inputs = manifest["query"], manifest["inputs"]
+    texts = [*manifest["settings"].items(), *inputs["versions"].items(), ("", asked.get("pickle") or "")]
+    return (
+        all(isinstance(each, str) for pair in texts for each in pair)
+        and isinstance(asked.get("sql"), str | None)
+        and (asked["kind"] != "query" or has_shape(asked, {"sql": str}))
+        and (asked["kind"] != "function" or has_shape(asked, {"pickle": str}))
+        and asked["kind"] in ("query", "function", "DataFrame")
+        and all(has_shape(file, (str, int, int, str)) or has_shape(file, (str, int, int)) for file in inputs["files"])
+        and all(isinstance(step, int) for path in manifest["plan"]["cached"] for step in path)
+    )
+
+
 def new_folder(spark: SparkSession, address: str) -> Folder:
     """A folder for one ticket, which was empty or not there; what stands there already is not touched."""
     folder = Folder(spark, address)
     if not folder.names():
-        folder.make()
+        folder.make(private=True)
         if folder.create(f"{MANIFEST}.part"):
             return folder
     what = "is a ticket already" if folder.exists(MANIFEST) else "is not empty"
@@ -127,6 +190,8 @@ def new_folder(spark: SparkSession, address: str) -> Folder:
 def load(spark: SparkSession, address: str | Ticket) -> tuple[Folder, Ticket]:
     """The ticket in a folder; an error says why there is none that can be resumed."""
     folder = Folder(spark, str(address))
+    if folder.local is not None and folder.local.is_dir():
+        require_readable_plain(folder.local)
     found = ticket_in(folder)
     if folder.exists(USED):
         raise StoreError(
@@ -152,12 +217,20 @@ def not_a_ticket(where: str, exists: bool) -> StoreError:
 def load_local(folder: Path) -> Ticket:
     """The ticket in a folder of this machine, used or not, read without Spark."""
     try:
-        text = (folder / MANIFEST).read_bytes()
+        text = read_bytes(folder / MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
         raise not_a_ticket(str(folder), folder.exists()) from None
     except OSError as error:
         raise unusable(str(folder), error.strerror or str(error)) from None
     return Ticket(str(folder), opened(text, str(folder)))
+
+
+def require_readable_plain(folder: Path) -> None:
+    """Refuse a folder with links in it: whoever opens a ticket writes in its folder, and reads all of it."""
+    try:
+        require_plain(folder)
+    except OSError as error:
+        raise unusable(str(folder), error.strerror or str(error)) from None
 
 
 def finish(folder: Folder) -> None:

@@ -73,6 +73,10 @@ def decompose(agg: Agg) -> Decomposition:
     raise ValueError(f"{agg.fn} has no fixed-size state")
 
 
+WHOLE_M2 = "whole_m2"
+"""Squared deviations of rows that can be read twice, which makes them exact where all values are large and alike."""
+
+
 def expand(node: Aggregate) -> Node:
     """The same grouping with only primitive aggregates, finals computed above it.
 
@@ -90,7 +94,10 @@ def expand(node: Aggregate) -> Node:
             finals.append((out, column(agg)))
         else:
             parts = decompose(agg)
-            finals.append((out, parts.final([column(p) for p in parts.partials])))
+            # A partial that stays one is of rows that pass by once.
+            is_whole = agg.fn in _VARIANCES
+            whole = [replace(p, fn=WHOLE_M2) if is_whole and p.fn == "m2" else p for p in parts.partials]
+            finals.append((out, parts.final([column(p) for p in whole])))
     return Project(Aggregate(node.child, node.keys, tuple((c, a) for a, c in primitives.items())), tuple(finals))
 
 

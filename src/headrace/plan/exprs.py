@@ -43,6 +43,11 @@ class Expr:
 
     type: Type
 
+    def __post_init__(self) -> None:
+        """Only a column itself knows how long its text may be: whatever is made of it is any text."""
+        if self.type.is_limited:
+            object.__setattr__(self, "type", self.type.plain)
+
     @property
     def children(self) -> tuple[Expr, ...]:
         return ()
@@ -59,6 +64,9 @@ class Column(Expr):
 
     id: int
     name: str
+
+    def __post_init__(self) -> None:
+        """A column keeps the lengths it was declared with, as in Spark."""
 
     @staticmethod
     def fresh(name: str, type: Type) -> Column:

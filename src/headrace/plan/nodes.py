@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Literal as Choice
 
 from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
-from headrace.types import BOOLEAN, Schema
+from headrace.types import BOOLEAN, INT, Schema
 
 ScanKind = Choice["stream", "table", "view", "sample", "state", "static", "rows", "system", "drawn"]
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
@@ -281,6 +281,7 @@ class UnionAll(Node):
         for node in self.inputs:
             if tuple(c.type for c in node.output) != tuple(c.type for c in self.columns):
                 raise InvalidPlan("UNION ALL inputs do not have its columns' types")
+        _forget_lengths(self)
 
     @property
     def output(self) -> tuple[Column, ...]:
@@ -307,6 +308,7 @@ class SetOperation(Node):
         for node in (self.left, self.right):
             if tuple(c.type for c in node.output) != tuple(c.type for c in self.columns):
                 raise InvalidPlan(f"{self.kind} inputs do not have its columns' types")
+        _forget_lengths(self)
 
     @property
     def output(self) -> tuple[Column, ...]:
@@ -343,6 +345,12 @@ class SparkSql(Node):
 
     def with_children(self, children: tuple[Node, ...]) -> Node:
         return replace(self, inputs=children)
+
+
+def _forget_lengths(node: UnionAll | SetOperation) -> None:
+    """Text of several inputs has no length that all of it was declared with."""
+    if any(c.type.is_limited for c in node.columns):
+        object.__setattr__(node, "columns", tuple(replace(c, type=c.type.plain) for c in node.columns))
 
 
 def _boolean(node: Node, condition: Expr) -> None:
@@ -388,6 +396,11 @@ def rewrite_plan(root: Node, change: Callable[[Node], Node]) -> Node:
         return done[id(node)]
 
     return visit(root)
+
+
+def with_a_column(node: Node) -> Node:
+    """The node; with a constant if it has no column, for rows that are written or held need one to be counted."""
+    return node if node.output else Project(node, ((Column.fresh("one", INT), Literal(INT, 1)),))
 
 
 def renaming(node: Node, names: Iterable[str] | None = None) -> Project:

@@ -35,6 +35,7 @@ from headrace.plan.nodes import (
     renaming,
     streams_in,
     walk_plan,
+    with_a_column,
 )
 from headrace.plan.pipelines import SplitPlan, State, StateKind, StaticPipeline, StreamPipeline
 from headrace.plan.splittable import check
@@ -198,10 +199,11 @@ class Splitter:
         if isinstance(plan, Values):
             return plan
         if id(plan) not in self._static:
-            pipeline = StaticPipeline(f"b{len(self.statics)}", plan)
+            kept = with_a_column(plan)
+            pipeline = StaticPipeline(f"b{len(self.statics)}", kept)
             self.statics.append(pipeline)
             self._static[id(plan)] = Scan(
-                "static", pipeline.name, tuple(f.name for f in pipeline.schema), tuple(plan.output)
+                "static", pipeline.name, tuple(f.name for f in pipeline.schema), tuple(kept.output)
             )
         return self._static[id(plan)]
 

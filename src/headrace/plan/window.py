@@ -11,7 +11,7 @@ filtered, joined and projected as they come, and kept as they are. Then the rest
 
 from __future__ import annotations
 
-from headrace.errors import SqlError, ViewRefused
+from headrace.errors import NotYetSupported, SqlError, ViewRefused
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import (
     Aggregate,
@@ -26,6 +26,7 @@ from headrace.plan.nodes import (
     map_children,
     streams_in,
     walk_plan,
+    with_a_column,
 )
 from headrace.plan.pipelines import SplitPlan, State, StreamPipeline
 from headrace.plan.split import Splitter, pieces_of
@@ -34,6 +35,7 @@ from headrace.plan.split import Splitter, pieces_of
 def split_window(root: Node) -> SplitPlan:
     """Cut a query that reads streams into what runs as tuples come and what runs when the window has ended."""
     _check_places(root)
+    _require_held(root)
     try:
         return _Window(grouping=True).run(root)
     except ViewRefused:
@@ -71,6 +73,16 @@ def _check_places(root: Node) -> None:
                 "STREAM_POSITIONS_DIFFER",
                 f"the query reads stream {node.relation} from two places",
                 hint=f"write {node.relation}@OLDEST everywhere, or nowhere",
+            )
+
+
+def _require_held(node: Node) -> None:
+    """Rows that are gathered, and those of the answer, are held as Arrow until the window has ended."""
+    for column in node.output:
+        if not column.type.is_held:
+            raise NotYetSupported(
+                f"a column of type {column.type.sql} ({column.name}) in a query of a stream",
+                hint="cast it, for example AS STRING, or CREATE VIEW over the stream and query that",
             )
 
 
@@ -123,18 +135,17 @@ class _Window(Splitter):
     def _gather(self, node: Node) -> Scan:
         """A scan of the node's rows, and the pipelines that gather them."""
         if id(node) not in self._gathered:
-            columns = tuple(Column.fresh(f"c{i}", c.type) for i, c in enumerate(node.output))
-            state = State(
-                f"w{len(self._gathered)}", "rows", columns, (), tuple(c.name for c in node.output), grouping=""
-            )
+            _require_held(node)
+            whole = with_a_column(node)
+            columns = tuple(Column.fresh(f"c{i}", c.type) for i, c in enumerate(whole.output))
+            labels = tuple(c.name for c in whole.output)
+            state = State(f"w{len(self._gathered)}", "rows", columns, (), labels, grouping="")
             self.states.append(state)
-            for piece in pieces_of(self._materialise_statics(node)):
-                named = tuple(
-                    (Column.fresh(c.name, c.type), c_in) for c, c_in in zip(columns, node.output, strict=True)
-                )
+            for piece in pieces_of(self._materialise_statics(whole)):
+                named = tuple((Column.fresh(c.name, c.type), e) for c, e in zip(columns, whole.output, strict=True))
                 self.streams.append(StreamPipeline(piece.stream, state.name, Project(piece.plan, named)))
             names = tuple(c.name for c in columns)
-            self._gathered[id(node)] = Scan("state", state.name, names, tuple(node.output))
+            self._gathered[id(node)] = Scan("state", state.name, names, whole.output)
         return self._gathered[id(node)]
 
 

@@ -8,7 +8,7 @@ priorities that a hash of their values and the seed gives them: the lowest, whoe
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import duckdb
@@ -22,7 +22,8 @@ from headrace.engine.plan_sql import quote_native
 from headrace.errors import HeadraceError
 from headrace.file_tables import parquet_pieces
 from headrace.native import conform
-from headrace.plan.nodes import Draw, Node, Scan, rewrite_plan
+from headrace.parquet_files import ROW_NUMBER
+from headrace.plan.nodes import Draw, Node, Scan, rewrite_plan, with_a_column
 from headrace.runtime import Runtime
 from headrace.sample.gathering import gather_table
 from headrace.sample.parquet_rows import Stretch, stretch_of, take_rows
@@ -50,6 +51,7 @@ def lifted(runtime: Runtime, plan: Node) -> tuple[Node, tuple[Drawing, ...]]:
     def change(node: Node) -> Node:
         if not isinstance(node, Draw):
             return node
+        node = replace(node, child=with_a_column(node.child))
         name = f"{DRAWN}{len(found)}"
         found.append(Drawing(name, node, query.Prepared(runtime, node.child)))
         return Scan(DRAWN, name, tuple(f"c{i}" for i in range(len(node.output))), node.output)
@@ -69,15 +71,13 @@ def rows_of(runtime: Runtime, snapshot: Snapshot, drawing: Drawing, leaves: quer
         whole = whole.rename_columns([f"c{i}" for i in range(whole.num_columns)])
         if draw.seed is not None:
             rows = _repeatable(snapshot, whole, draw.size, draw.seed)
-        elif whole.num_columns:
+        else:
             reservoir = Reservoir(draw.size, rng)
             reservoir.add(whole)
             rows = reservoir.rows()
-        else:
-            rows = whole
     names = [f"c{i}" for i in range(len(draw.output))]
     types = [c.type.arrow if c.type.is_held else rows.schema.field(i).type for i, c in enumerate(draw.output)]
-    return conform(rows, pa.schema(list(zip(names, types, strict=True)))) if names else rows
+    return conform(rows, pa.schema(list(zip(names, types, strict=True))))
 
 
 def _of_table(
@@ -86,11 +86,11 @@ def _of_table(
     """Rows of a table by their numbers; None where their number is not known without reading them."""
     table: Table = runtime.catalog.get(scan[0].relation, Table)
     fields = scan[1]
-    if not fields:
-        return None
     items = ", ".join(map(quote_native, fields))
     if table.files is not None:
         return _of_files(runtime, table, fields, size, rng)
+    if any(c.name.lower() == ROW_NUMBER for c in table.columns):
+        return None  # its rows cannot be told apart by that name
     relation = tables.tail_of(table.name)
     stretches = [stretch_of(str(path)) for path in snapshot.segments(relation)]
     tail = snapshot.rows(relation)
@@ -135,8 +135,6 @@ def _chosen(runtime: Runtime, stretches: list[Stretch], share: int, items: str, 
 
 def _repeatable(snapshot: Snapshot, rows: pa.Table, size: int, seed: int) -> pa.Table:
     """The rows of the lowest hashes. Equal rows are told apart by a number, so each has a hash of its own."""
-    if not rows.num_columns:
-        return rows.slice(0, size)
     values = ", ".join(map(quote_native, rows.column_names))
     return snapshot.query(
         f"WITH told AS (SELECT *, CAST(row({values}) AS VARCHAR) || chr(0) || list_aggregate([{_nulls(rows)}], "

@@ -11,17 +11,15 @@ import itertools
 import secrets
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import duckdb
 import pyarrow as pa
 
 from headrace.catalog import Catalog, Sample, Stream
 from headrace.engine.plan_sql import NotNative, native_plan
 from headrace.engine.work import BATCH
-from headrace.errors import CatalogError, HeadraceError, SqlError
+from headrace.errors import CatalogError, SqlError
 from headrace.plan.nodes import Filter, Node, Project, Scan, walk_plan
 from headrace.plan.rules import optimize
 from headrace.runtime import Runtime
@@ -143,7 +141,7 @@ def bound(statement: CreateSample, catalog: Catalog, analyzer: QueryAnalyzer) ->
     stream = catalog.get(statement.of, position=statement.of_position)
     if not isinstance(stream, Stream):
         raise CatalogError(
-            "WRONG_RELATION_KIND",
+            "WRONG_COMMAND_FOR_OBJECT_TYPE",
             f"a sample is kept of a stream, and {stream.name} is none",
             position=statement.of_position,
             hint=f"draw from it when it is queried: SELECT * FROM {stream.name} TABLESAMPLE RESERVOIR "
@@ -222,7 +220,7 @@ class Samples:
     def get(self, name: str) -> KeptSample:
         kept = self._kept.get(name.lower())
         if kept is None:
-            raise CatalogError("RELATION_NOT_FOUND", f"there is no sample {name} any more", hint="ask again")
+            raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"there is no sample {name} any more", hint="ask again")
         return kept
 
     # Inserts
@@ -268,7 +266,7 @@ class Samples:
                 due = kept.queued > max(self._runtime.settings.compact_rows, kept.sample.size * max(1, kept.groups))
             if due:
                 # The rows are committed: what fails now is not their error, and the next insert tries again.
-                with suppress(HeadraceError, duckdb.Error):
+                with self._runtime.tidying.after(f"merging {kept.rows}"):
                     self.merge(kept)
 
     def merge(self, kept: KeptSample) -> None:

@@ -29,15 +29,16 @@ from urllib.parse import unquote, urlparse
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from headrace.boundary import public
 from headrace.engine.failures import from_spark, restored
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.session import spark_context
 from headrace.engine.tasks import Found, from_bytes, guarded, run_each, task_worker, to_bytes
 from headrace.errors import DataError, ExecutionError, HeadraceError
+from headrace.parquet_files import ROW_NUMBER, footer_of, is_plain_read, native_scan
 from headrace.sample.limits import MEMORY_BYTES, check_size, natural_seed
-from headrace.sample.parquet_rows import ROW_NUMBER, Stretch, divided, source, stretch_of, take_rows
+from headrace.sample.parquet_rows import Stretch, divided, stretch_of, take_rows
 from headrace.sample.shares import shares, shares_by_threshold
 from headrace.settings import cores
 
@@ -68,6 +69,7 @@ class Messages:
         return self.cardinalities + self.shares + self.rows
 
 
+@public
 def reservoir(df: DataFrame, n: int, seed: int | None = None) -> DataFrame:
     """A uniform sample of ``n`` rows of a DataFrame, all of them if it has fewer, in one pass over it.
 
@@ -75,6 +77,12 @@ def reservoir(df: DataFrame, n: int, seed: int | None = None) -> DataFrame:
     same sample of the same rows as long as Spark cuts and orders them alike; whatever they are cut into, a sample
     is repeatable by the rows' own values: ``TABLESAMPLE RESERVOIR (n ROWS) REPEATABLE (seed)``.
     """
+    if not hasattr(df, "sparkSession"):
+        raise DataError(
+            "NOT_A_DATAFRAME",
+            f"reservoir draws from a Spark DataFrame, and was given {type(df).__name__}",
+            hint="spark.table(name), spark.read.parquet(path) and db.table(name) are some",
+        )
     rows, _ = drawn(df, n, seed)
     if not rows.num_rows:
         return df.sparkSession.createDataFrame([], df.schema)
@@ -227,8 +235,7 @@ def _plain_files(df: DataFrame, schema: pa.Schema) -> list[str] | None:
     roots += folders if len(folders) == 1 else []
     # A path is the same to Spark only if it is spelled the same.
     spelled = [spelling for root in roots for spelling in (root, os.path.relpath(root), f"file://{root}")]
-    reader = df.sparkSession.read.schema(df.schema)
-    if not any(df.sameSemantics(reader.parquet(path)) for path in spelled):
+    if not any(is_plain_read(df, path) for path in spelled):
         return None
     return paths if all(_reads_alike(path, df.columns, schema) for path in paths) else None
 
@@ -236,14 +243,14 @@ def _plain_files(df: DataFrame, schema: pa.Schema) -> list[str] | None:
 def _reads_alike(path: str, columns: Sequence[str], schema: pa.Schema) -> bool:
     """Whether DuckDB gives the file's columns the very types Spark does, and no calendar is in the way."""
     try:
-        metadata = pq.read_metadata(path)
+        metadata = footer_of(path)
     except (pa.ArrowException, OSError):
         return False
     if any(key.startswith(b"org.apache.spark.legacy") for key in metadata.metadata or ()):
         return False
     with task_worker().cursor() as cursor:
-        found = cursor.sql(f"SELECT * FROM {source(path)} LIMIT 0").to_arrow_table().schema
-    if found.names != [*columns, ROW_NUMBER]:
+        found = cursor.sql(f"SELECT * FROM {native_scan([path])} LIMIT 0").to_arrow_table().schema
+    if found.names != list(columns) or ROW_NUMBER in map(str.lower, columns):
         return False
     return all(_spelled(found.field(name).type) == _spelled(schema.field(name).type) for name in columns)
 

@@ -14,11 +14,10 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from headrace.parquet_files import ROW_NUMBER, footer_of, native_scan
 
 Array = np.ndarray[Any, Any]
-
-ROW_NUMBER = "file_row_number"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Stretch:
 
 def stretch_of(path: str, start: int = 0, end: int | None = None) -> Stretch:
     """All of a file, or its rows ``[start, end)``."""
-    metadata = pq.read_metadata(path)
+    metadata = footer_of(path)
     bounds = np.cumsum([0, *(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))])
     cut = np.clip(bounds, start, metadata.num_rows if end is None else end)
     return Stretch(path, start, tuple(int(rows) for rows in np.diff(cut) if rows))
@@ -98,14 +97,9 @@ def _read(
 ) -> pa.Table:
     chosen = pa.table({ROW_NUMBER: pa.array(inside + stretch.start)})
     with_rows = cursor.sql(
-        f"SELECT {items or 'NULL AS nothing'} FROM {source(stretch.path)} SEMI JOIN chosen USING ({ROW_NUMBER}) "
+        f"SELECT {items or 'NULL AS nothing'} FROM {native_scan([stretch.path], numbered=True)} "
+        f"SEMI JOIN chosen USING ({ROW_NUMBER}) "
         f"WHERE {ROW_NUMBER} >= {stretch.start + first} AND {ROW_NUMBER} < {stretch.start + last}"
     ).to_arrow_table()
     assert chosen.num_rows == with_rows.num_rows
     return with_rows
-
-
-def source(path: str) -> str:
-    """The file as a DuckDB table expression, with the numbers of its rows."""
-    plain = "".join(f"[{c}]" if c in "*?[" else c for c in path).replace("'", "''")
-    return f"read_parquet('{plain}', {ROW_NUMBER}=true)"

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.boundary import public
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@public
 def register(spark: SparkSession) -> None:
     """Make the format ``headrace`` known to a session.
 
     Where Headrace is installed for Spark's Python, Spark finds the format by itself.
     """
+    from headrace.engine.session import require_session
     from headrace.spark.source import HeadraceSource
 
+    require_session(spark, "headrace.register(spark)")
     spark.dataSource.register(HeadraceSource)

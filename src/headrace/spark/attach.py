@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from headrace.catalog import Stream
+from headrace.catalog import Stream, file_name
+from headrace.engine.workers import require_workers
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, Position
 from headrace.frames import conform_frame
 from headrace.loading import Batch
@@ -173,9 +173,10 @@ class Attachments:
     ) -> Attachment:
         """Start a query that feeds ``stream``, which was made in epoch ``made``."""
         _require_stream(frame)
+        require_workers(frame.sparkSession, now=True)
         ready = conform_frame(frame, stream)
         if checkpoint is None:
-            part = "" if name is None else quote(name, safe="")
+            part = "" if name is None else file_name(name)
             checkpoint = str(self._database / CHECKPOINTS / Definition(stream, made).key / f"query-{part}")
         options = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
         with self._lock:

@@ -9,17 +9,16 @@ failed gets the same rows. Old links are folded into the first one once there ar
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from headrace.errors import DataError
-from headrace.native import conform, native_query
+from headrace.native import conform, native_connection, native_query
+from headrace.parquet_files import parquet_rows
+from headrace.private import has_shape, make_folder, read_json
 from headrace.spark.inbox import write_whole
 from headrace.spark.published import CHANGES, write_rows
 
@@ -49,9 +48,18 @@ class Chain:
 
     def links(self) -> list[Link]:
         try:
-            return [Link(*pair) for pair in json.loads((self.folder / "chain.json").read_text())]
+            found = read_json(self.folder / "chain.json")
         except FileNotFoundError:
             return []
+        except ValueError:
+            found = None
+        if not has_shape(found, [(int, int)]):
+            raise DataError(
+                "CHANGES_DAMAGED",
+                f"{self.folder / 'chain.json'} is not as it was written",
+                hint="remove the folder, and start the query again with a new checkpoint",
+            )
+        return [Link(*pair) for pair in found]
 
     def head(self) -> int:
         """The epoch up to which changes are known; 0 if none are."""
@@ -74,7 +82,7 @@ class Chain:
         links = self.links()
         if links and epoch <= links[-1].end:
             return links[-1].end
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         before = self._answer(links[-1].end) if links else None
         changed = _difference(rows.slice(0, 0) if before is None else before, rows, epoch)
         if changed.num_rows == 0:
@@ -93,7 +101,7 @@ class Chain:
         links = self.links()
         old, kept = links[: len(links) // 2], links[len(links) // 2 :]
         first = Link(0, old[-1].end)
-        rows = pa.concat_tables([pq.read_table(self.folder / link.file) for link in old])
+        rows = pa.concat_tables([parquet_rows(self.folder / link.file) for link in old])
         new = self.folder / first.file
         write_rows(new, _net(rows, first.end))
         self._settle([first, *kept])
@@ -105,7 +113,7 @@ class Chain:
         write_whole(self.folder / "chain.json", [[link.start, link.end] for link in links])
 
     def _answer(self, epoch: int) -> pa.Table:
-        return pq.read_table(self._answer_file(epoch))
+        return parquet_rows(self._answer_file(epoch))
 
     def _answer_file(self, epoch: int) -> Path:
         return self.folder / f"answer-{epoch}.parquet"
@@ -139,6 +147,6 @@ def _weighed(query: str, epoch: int, **given: pa.Table) -> pa.Table:
     columns = ", ".join(f"c{i}" for i in range(len(schema.names)))
     for field in ((EPOCH, pa.int64()), (WEIGHT, pa.int32())):
         schema = schema.append(pa.field(*field))
-    with duckdb.connect() as cursor:
+    with native_connection() as cursor:
         text = f"SELECT {columns}, {epoch}::BIGINT, w::INTEGER FROM ({query}) AS _({columns}, w)"
         return conform(native_query(cursor, text, given), schema)

@@ -19,11 +19,11 @@ them, and the views may change while a batch waits.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import shutil
+import time
 import uuid
 import weakref
 from collections.abc import Iterator, Sequence
@@ -34,12 +34,20 @@ from typing import Any
 
 from headrace.engine.failures import packed, restored
 from headrace.errors import DataError, HeadraceError, StoreError
+from headrace.private import has_shape, inside, lock, make_folder, new_file, open_file, read_json, write_text
 from headrace.store.directory import DATABASE, is_locked, sync_file
 
 INBOX = "inbox"
 JOB = "job-"
 """How the name of a tray starts that a batch job filled: it puts one batch and never comes again."""
 _PAST_RUNS = 100
+INBOX_BYTES = 1 << 30
+"""Bytes that may wait in an inbox nobody takes from, unless its writer says otherwise."""
+_PATIENCE = 600.0
+"""Seconds a sink waits for the owner to take a batch before it puts the next."""
+_SIGN_PATIENCE = 30.0
+"""Seconds an owner waits to put up its sign; others hold it for an instant."""
+_HINT = "let it go on, or end it; nothing that waits in the inbox is lost"
 
 
 @dataclass(frozen=True)
@@ -79,8 +87,7 @@ class Tray:
 
     def new_file(self, batch: int) -> Path:
         """A fresh path for rows of a batch."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return self.folder / f"{batch}-{uuid.uuid4().hex}.parquet"
+        return make_folder(self.folder) / f"{batch}-{uuid.uuid4().hex}.parquet"
 
     def put(self, batch: int, manifest: Manifest, *, limit: int) -> bool:
         """Commit a batch; ``False`` if it was put before: then this is a replay, and its files are not needed.
@@ -117,6 +124,22 @@ class Tray:
                 ),
             )
         self.ring()
+        return fresh
+
+    def hand_over(self, batch: int, manifest: Manifest, *, limit: int = INBOX_BYTES) -> bool:
+        """Put a batch, and wait until it is in the views, or safe in the inbox of a database nobody has open.
+
+        ``False`` if it was put before. The owner's error if it could not take it; then it is not there any more.
+        """
+        fresh = self.put(batch, manifest, limit=limit)
+        # The owner looks through the inbox after it has put up its sign: if there is no sign now, it will find this.
+        pause = 0.002
+        while self.waiting(batch) and owned(self.database):
+            failure = self.failure(batch)
+            if failure is not None and self.withdraw(batch):
+                raise failure
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
         return fresh
 
     def _require_succession(self, head: Head, batch: int, manifest: Manifest) -> None:
@@ -169,7 +192,10 @@ class Tray:
         for path in sorted(self.folder.glob("*.failed"), key=_number):
             if _number(path) <= batch:
                 with suppress(FileNotFoundError):
-                    return restored(path.read_text())
+                    try:
+                        return restored(read_json(path))
+                    except ValueError:
+                        return self._damaged(path)
         return None
 
     def waiting(self, batch: int) -> bool:
@@ -212,14 +238,19 @@ class Tray:
 
     def discard(self, files: Sequence[str]) -> None:
         for file in files:
-            (self.folder / Path(file).name).unlink(missing_ok=True)
+            with suppress(StoreError):  # what is not of this tray is not to be removed
+                inside(self.folder, file).unlink(missing_ok=True)
+
+    def files(self, manifest: Manifest) -> list[Path]:
+        """Where the files of a batch are: in the tray, whatever they are called."""
+        return [inside(self.folder, file) for file in manifest.files]
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def locked(self, patience: float = _PATIENCE) -> Iterator[None]:
+        path = make_folder(self.folder) / "lock"
+        fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            lock(fd, path, patience, _HINT)
             yield
         finally:
             os.close(fd)
@@ -231,34 +262,50 @@ class Tray:
         return self.folder / f"{batch}.failed"
 
     def _read(self, batch: int) -> Manifest | None:
-        try:
-            body = json.loads(self._manifest(batch).read_text())
-            return Manifest(**{**body, "files": tuple(body["files"])})
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError):
-            raise DataError(
-                "INBOX_DAMAGED",
-                f"{self._manifest(batch)} cannot be read",
-                hint="remove it, and start the query from an older checkpoint",
-            ) from None
+        body = self._parsed(self._manifest(batch), _MANIFEST)
+        return None if body is None else Manifest(**{**body, "files": tuple(body["files"])})
 
     def _head(self) -> Head | None:
+        body = self._parsed(self.folder / "head.json", _HEAD)
+        return None if body is None else Head(**{**body, "past": tuple(body["past"])})
+
+    def _parsed(self, path: Path, shape: dict[str, Any]) -> dict[str, Any] | None:
+        """What a file of the tray says, if there is one."""
         try:
-            body = json.loads((self.folder / "head.json").read_text())
+            body = read_json(path)
         except FileNotFoundError:
             return None
-        return Head(**{**body, "past": tuple(body["past"])})
+        except ValueError:
+            raise self._damaged(path) from None
+        if not has_shape(body, shape):
+            raise self._damaged(path)
+        return {key: body[key] for key in shape}
+
+    @staticmethod
+    def _damaged(path: Path) -> DataError:
+        return DataError(
+            "INBOX_DAMAGED",
+            f"{path} cannot be read",
+            hint="remove it, and start the query from an older checkpoint",
+        )
+
+
+_MANIFEST = {"stream": str, "files": [str], "rows": int, "bytes": int, "run": str}
+_HEAD = {"run": str, "batch": int, "rows": int, "stream": str, "past": [str]}
 
 
 class Ownership:
     """The sign, for other processes, that this one has the database open."""
 
     def __init__(self, database: Path) -> None:
-        bells(database).mkdir(parents=True, exist_ok=True)
-        fd = os.open(_owner(database), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        # Others hold it for an instant, to see whether it is held: wait for them.
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        make_folder(bells(database))
+        fd = open_file(_owner(database), os.O_RDWR | os.O_CREAT)
+        try:
+            # Others hold it for an instant, to see whether it is held: wait for them.
+            lock(fd, _owner(database), _SIGN_PATIENCE)
+        except BaseException:
+            os.close(fd)
+            raise
         self._fd = fd
         self.release = weakref.finalize(self, os.close, fd)
         _held.add(self)
@@ -301,8 +348,7 @@ def bells(database: Path) -> Path:
 
 def ring(database: Path, name: str) -> None:
     """Have the owner look at what ``name`` stands for."""
-    bells(database).mkdir(parents=True, exist_ok=True)
-    (bells(database) / name).touch()
+    new_file(make_folder(bells(database)) / name)
 
 
 def trays(database: Path) -> list[Tray]:
@@ -318,7 +364,7 @@ def write_whole(path: Path, body: Any, *, sync: bool = True, staging: Path | Non
     and renamed: a process killed in between leaves it there.
     """
     new = (staging or path.parent) / f".{path.name}.{uuid.uuid4().hex}"
-    new.write_text(body if isinstance(body, str) else json.dumps(body))
+    write_text(new, body if isinstance(body, str) else json.dumps(body))
     if sync:
         sync_file(new)
     new.rename(path)

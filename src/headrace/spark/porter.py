@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.catalog import Stream
@@ -18,6 +17,7 @@ from headrace.errors import CatalogError, DataError, HeadraceError, Position
 from headrace.loading import Batch, Loader
 from headrace.spark import published
 from headrace.spark.inbox import INBOX, Ownership, Tray, bells, trays
+from headrace.store.directory import remove
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -26,6 +26,8 @@ _BRISK, _IDLE = 0.005, 0.1
 """Seconds between looks: after a bell, and when none rang for a while."""
 _PATIENCE = 5.0
 """How many seconds stopping waits for a batch that is just being taken."""
+_AT_OPEN, _LATER = 30.0, 1.0
+"""Seconds to wait for a sink that has its tray locked; it holds the lock for an instant, unless it stands still."""
 
 
 class Porter:
@@ -48,12 +50,12 @@ class Porter:
         failures = [self.take(tray) for tray in trays(db.path)] if db is not None else []
         return next((f for f in failures if f is not None), None)
 
-    def take(self, tray: Tray) -> HeadraceError | None:
+    def take(self, tray: Tray, patience: float = _AT_OPEN) -> HeadraceError | None:
         """Take a query's batches in order, up to the first that cannot be; it stays, with the reason."""
         db = self._db()
         if db is None:
             return None
-        with tray.locked():
+        with tray.locked(patience):
             try:
                 waiting = tray.batches()
             except HeadraceError as error:
@@ -61,8 +63,7 @@ class Porter:
             for batch, manifest in waiting:
                 try:
                     stream: Stream = db.catalog.get(manifest.stream, Stream)
-                    files = [tray.folder / file for file in manifest.files]
-                    self._loader.take(stream, files, Batch(f"sink {tray.query}", batch))
+                    self._loader.take(stream, tray.files(manifest), Batch(f"sink {tray.query}", batch))
                 except HeadraceError as error:
                     if error.condition != "DATABASE_CLOSED":  # closed meanwhile: the next owner takes it
                         tray.fail(batch, error)
@@ -114,14 +115,18 @@ class Porter:
         rung = os.listdir(bells(db.path))
         for bell in rung:
             # Removed first: whatever is put from now on rings again.
-            (bells(db.path) / bell).unlink(missing_ok=True)
+            remove(bells(db.path) / bell)
             if self._stopped.is_set():
                 break
-            with suppress(HeadraceError), db.in_use():
-                if published.is_ask(bell):
-                    published.answer(db, bell)
-                else:
-                    self.take(Tray(db.path, bell))
+            try:
+                with db.in_use():
+                    if published.is_ask(bell):
+                        published.answer(db, bell)
+                    else:
+                        self.take(Tray(db.path, bell), _LATER)
+            except HeadraceError as error:
+                if error.condition == "LOCK_HELD":
+                    Tray(db.path, bell).ring()  # to be looked at again
         return bool(rung)
 
 

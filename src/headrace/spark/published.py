@@ -15,14 +15,14 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
-from headrace.catalog import Relation, Stream, from_json
+from headrace.catalog import Relation, Stream, file_name, from_json
 from headrace.engine.failures import packed, restored
-from headrace.errors import CatalogError, HeadraceError, NotYetSupported, StoreError
+from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, StoreError
 from headrace.parquet_files import write_parquet
+from headrace.private import has_shape, inside, make_folder, read_bytes, read_json
 from headrace.spark.inbox import INBOX, owned, ring, write_whole
 from headrace.store.directory import SCRATCH, remove
 
@@ -57,7 +57,7 @@ def key_of(name: str, made: int) -> str:
     >>> key_of("Low Stock", 7)
     'low%20stock-e7'
     """
-    return f"{quote(name.lower(), safe='')}-e{made}"
+    return f"{file_name(name.lower())}-e{made}"
 
 
 def publish_catalog(db: Database) -> None:
@@ -65,22 +65,32 @@ def publish_catalog(db: Database) -> None:
 
     To be called while no definition can change.
     """
-    with db.runtime.store.read() as snapshot:
-        found = snapshot.definitions()
-    body = [{"name": d.name, "kind": d.kind, "body": d.body, "made": d.epoch} for d in found]
     path = db.path / CATALOG
-    text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body})
-    if not path.exists() or path.read_text() != text:
-        try:
+    try:
+        with db.runtime.store.read() as snapshot:
+            found = snapshot.definitions()
+        body = [{"name": d.name, "kind": d.kind, "body": d.body, "made": d.epoch} for d in found]
+        text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body})
+        if not _says(path, text):
             write_whole(path, text, sync=False, staging=db.path / SCRATCH)
-        except OSError:
-            # The definitions are committed, so this is no failure of theirs: rather no catalog than a stale one.
-            path.unlink(missing_ok=True)
+    except BaseException as error:
+        path.unlink(missing_ok=True)  # rather no catalog than a stale one
+        if not isinstance(error, OSError):
+            raise
+        db.runtime.tidying.note("telling other processes of the definitions", error)
+        return
     kept = {key_of(d.name, d.epoch) for d in found}
     for folder in (db.path / CHECKPOINTS, db.path / CHANGES):
         for entry in folder.iterdir() if folder.exists() else ():
             if entry.name not in kept:
                 remove(entry)
+
+
+def _says(path: Path, text: str) -> bool:
+    try:
+        return read_bytes(path) == text.encode()
+    except (FileNotFoundError, StoreError):  # what is no file is replaced by one
+        return False
 
 
 def zone_of(database: Path) -> str:
@@ -94,9 +104,14 @@ def definition(database: Path, name: str) -> Definition:
     found = [d for d in _catalog(database)["relations"] if d["name"].lower() == name.lower()]
     if not found:
         raise CatalogError(
-            "RELATION_NOT_FOUND", f"{database} has no relation {name}", hint="SHOW TABLES, STREAMS, VIEWS list them"
+            "TABLE_OR_VIEW_NOT_FOUND",
+            f"{database} has no relation {name}",
+            hint="SHOW TABLES, STREAMS, VIEWS list them",
         )
-    return Definition(from_json(found[0]["name"], found[0]["kind"], found[0]["body"]), found[0]["made"])
+    try:
+        return Definition(from_json(found[0]["name"], found[0]["kind"], found[0]["body"]), found[0]["made"])
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise _damaged_catalog(database) from None
 
 
 def readable(database: Path, name: str) -> Definition:
@@ -104,7 +119,7 @@ def readable(database: Path, name: str) -> Definition:
     found = definition(database, name)
     if isinstance(found.relation, Stream):
         raise CatalogError(
-            "WRONG_RELATION_KIND",
+            "WRONG_COMMAND_FOR_OBJECT_TYPE",
             f"{found.relation.name} is a stream and keeps no rows",
             hint="CREATE VIEW over it, and read the view",
         )
@@ -113,12 +128,24 @@ def readable(database: Path, name: str) -> Definition:
 
 def _catalog(database: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((database / CATALOG).read_text())
+        found: dict[str, Any] = read_json(database / CATALOG)
     except FileNotFoundError:
         raise StoreError(
             "NO_CATALOG", f"{database} was never opened by this version", hint="open it once with headrace.connect"
         ) from None
+    except ValueError:
+        raise _damaged_catalog(database) from None
+    if not has_shape(found, {"zone": str, "relations": [{"name": str, "kind": str, "body": dict, "made": int}]}):
+        raise _damaged_catalog(database)
     return found
+
+
+def _damaged_catalog(database: Path) -> StoreError:
+    return StoreError(
+        "CATALOG_DAMAGED",
+        f"{database / CATALOG} is not as it was written",
+        hint="open the database with headrace.connect: that writes it anew",
+    )
 
 
 # The owner's side
@@ -128,10 +155,14 @@ def answer(db: Database, ask: str) -> None:
     """Answer the question a bell named."""
     path = _asks(db.path) / f"{ask.removeprefix(_ASK)}.json"
     try:
-        question = json.loads(path.read_text())
+        question = read_json(path)
     except FileNotFoundError:
         return
+    except ValueError:
+        question = None
     try:
+        if not has_shape(question, {"what": str, "relation": str}):
+            raise DataError("INBOX_DAMAGED", f"{path} is no question", hint="ask again")
         reply = {"ok": reply_to(db, question)}
     except HeadraceError as error:
         reply = {"error": json.loads(packed(error))}
@@ -156,8 +187,7 @@ def is_ask(bell: str) -> bool:
 
 def publish(database: Path, key: str, epoch: int, rows: pa.Table) -> Path:
     """Rows of an epoch as a file of ``published/``; older ones go when nobody can be reading them any more."""
-    folder = database / PUBLISHED
-    folder.mkdir(exist_ok=True)
+    folder = make_folder(database / PUBLISHED)
     path = folder / f"{key}-{epoch}.parquet"
     if not path.exists():
         write_rows(path, rows)
@@ -221,8 +251,7 @@ def _answer_here(database: Path, question: dict[str, str]) -> dict[str, Any]:
 def _ask_owner(database: Path, question: dict[str, str]) -> dict[str, Any] | None:
     """The owner's answer; ``None`` if it went away first."""
     name = uuid.uuid4().hex
-    folder = _asks(database)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_folder(_asks(database))
     write_whole(folder / f"{name}.json", question, sync=False)
     reply = folder / f"{name}.reply"
     ring(database, f"{_ASK}{name}")
@@ -234,12 +263,23 @@ def _ask_owner(database: Path, question: dict[str, str]) -> dict[str, Any] | Non
                 return None
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
-    body = json.loads(reply.read_text())
-    reply.unlink(missing_ok=True)
-    if "error" in body:
-        raise restored(json.dumps(body["error"]))
+    try:
+        body = read_json(reply)
+        if has_shape(body, {"error": dict}):
+            raise restored(body["error"])
+        if not has_shape(body, {"ok": {"epoch": int}}):
+            raise ValueError("no answer")
+    except ValueError:
+        raise DataError("INBOX_DAMAGED", f"{reply} is no answer", hint="ask again") from None
+    finally:
+        reply.unlink(missing_ok=True)
     found: dict[str, Any] = body["ok"]
     return found
+
+
+def published_file(database: Path, name: object) -> Path:
+    """Where a file is that the owner said it has published."""
+    return inside(database / PUBLISHED, name)
 
 
 def _asks(database: Path) -> Path:

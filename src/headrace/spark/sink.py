@@ -8,7 +8,6 @@ to do; nothing is lost. With no owner the batch stays in the inbox, for whoever 
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,14 +23,11 @@ from pyspark.sql.types import StructType
 from headrace.catalog import Stream, View, kind_of
 from headrace.errors import CatalogError, DataError
 from headrace.parquet_files import parquet_writer
-from headrace.spark.inbox import JOB, Manifest, Tray, owned, require_database
+from headrace.spark.inbox import INBOX_BYTES, JOB, Manifest, Tray, require_database
 from headrace.spark.published import definition, zone_of
 from headrace.store.directory import sync_file
 from headrace.stream.rows import to_arrow
 from headrace.types import arrow_schema, of_spark
-
-INBOX_BYTES = 1 << 30
-"""Bytes that may wait in an inbox nobody takes from, unless the option ``inboxBytes`` says otherwise."""
 
 
 @dataclass
@@ -92,19 +88,11 @@ class _Target:
         files = tuple(m.file for m in messages if m.file is not None)
         tray = Tray(self.database, messages[0].query)
         size = sum(m.bytes for m in messages)
-        tray.put(
+        tray.hand_over(
             batch,
             Manifest(self.stream.name, files, sum(m.rows for m in messages), size, messages[0].run),
             limit=self.limit,
         )
-        # The owner looks through the inbox after it has put up its sign: if there is no sign now, it will find this.
-        pause = 0.002
-        while tray.waiting(batch) and owned(self.database):
-            failure = tray.failure(batch)
-            if failure is not None and tray.withdraw(batch):
-                raise failure
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
 
     def abort(self, messages: Sequence[Written]) -> None:
         for message in messages:
@@ -164,7 +152,9 @@ def _stream(database: Path, name: str) -> Stream:
         )
     if not isinstance(found, Stream):
         raise CatalogError(
-            "WRONG_RELATION_KIND", f"{found.name} is a {kind_of(found)}, not a stream", hint="the sink feeds streams"
+            "WRONG_COMMAND_FOR_OBJECT_TYPE",
+            f"{found.name} is a {kind_of(found)}, not a stream",
+            hint="the sink feeds streams",
         )
     return found
 

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from headrace.errors import CatalogError, DataError
+from headrace.parquet_files import footer_of, open_parquet
 from headrace.spark.changes import EPOCH, WEIGHT, Chain
 from headrace.spark.inbox import owned, require_database
-from headrace.spark.published import PUBLISHED, Definition, ask, readable
+from headrace.spark.published import Definition, ask, published_file, readable
 from headrace.spark.sink import BatchSink, StreamSink
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.flight import plain_schema
@@ -115,8 +115,8 @@ class _Reader(DataSourceReader):
         if named.changes:
             end = int(ask(named.database, "changes", named.name)["epoch"])
             return [_Part(str(f)) for f in Chain(named.database, named.definition.key).between(0, end)]
-        file = named.database / PUBLISHED / ask(named.database, "rows", named.name)["file"]
-        return [_Part(str(file), group) for group in range(pq.read_metadata(file).num_row_groups)]
+        file = published_file(named.database, ask(named.database, "rows", named.name).get("file"))
+        return [_Part(str(file), group) for group in range(footer_of(file).num_row_groups)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _batches(partition, self._schema)
@@ -232,7 +232,7 @@ def _batches(partition: InputPartition, schema: StructType) -> Iterator[pa.Recor
     wanted = to_arrow_schema(schema, timezone="UTC")
     path = Path(partition.file)
     try:
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
     except FileNotFoundError:
         raise DataError(
             "ROWS_EXPIRED",

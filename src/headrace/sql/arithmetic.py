@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.plan.exprs import Call, Expr, Literal
+from headrace.plan.exprs import Call, Cast, Expr, Literal
 from headrace.sql.coercion import cast, decimal_result, to_decimal_operand, wider_type
 from headrace.types import (
     BIGINT,
@@ -144,7 +144,9 @@ def negative(args: tuple[Expr, ...]) -> Expr | None:
 
 
 def positive(args: tuple[Expr, ...]) -> Expr | None:
-    return _number(args, "unary plus")
+    value = _number(args, "unary plus")
+    # A literal with a plus before it is none to Spark, whose least decimal would count.
+    return Cast(value.type, value) if isinstance(value, Literal) else value
 
 
 def absolute(args: tuple[Expr, ...]) -> Expr | None:

@@ -8,7 +8,7 @@ as written, over whatever of its inputs *is* inside the algebra.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal as Choice
 
@@ -37,11 +37,13 @@ from headrace.sql.blocks import Block, boolean
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.estimates import COUNTS, has_counts, with_estimates
 from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
-from headrace.sql.ordering import limit_of, ordinal, sort_key
-from headrace.sql.parsing import Dialect
-from headrace.sql.sampling import drawn_from, is_reservoir, with_sample_of
+from headrace.sql.grammar import Opaque
+from headrace.sql.lexer import Kind, tokens
+from headrace.sql.ordering import limit_of, means_all, ordinal, sort_key
+from headrace.sql.sampling import drawn_from, is_reservoir
 from headrace.sql.scope import Scope, Source
-from headrace.sql.spark_blocks import QueryAnalyzer, spark_block
+from headrace.sql.source import span_of, text_of
+from headrace.sql.spark_blocks import QueryAnalyzer, opaque_block, spark_block
 from headrace.sql.statements import CreateView as CreateViewStatement
 from headrace.sql.statements import parse
 from headrace.sql.store_assignment import stored, targets_of
@@ -53,7 +55,6 @@ Ctes = Mapping[str, Node]
 
 _SELECT_PARTS = {
     "with_",
-    "kind",
     "expressions",
     "from_",
     "joins",
@@ -64,10 +65,11 @@ _SELECT_PARTS = {
     "order",
     "limit",
     "offset",
-    "sample",
 }
-_SET_PARTS = {"with_", "this", "expression", "distinct", "by_name", "order", "limit", "offset"}
+_SET_PARTS = {"with_", "this", "expression", "distinct", "order", "limit", "offset"}
+_QUERY_PARTS = {"this", "with_", "order", "limit", "offset"}
 _TABLE_PARTS = {"this", "alias", "db", "catalog", "sample"}
+_ITEM_PARTS = {"this", "alias", "sample"}
 _EXISTENCE: dict[str, JoinKind] = {"SEMI": "semi", "ANTI": "anti"}
 _JOINS: dict[str, JoinKind | Choice["right"]] = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
 
@@ -105,18 +107,16 @@ class Binder:
                 return self._parenthesised(tree, ctes)
             if isinstance(tree, exp.Values):
                 return self._values(tree)
-            if isinstance(tree, exp.Table):
-                return renaming(self._relation(tree, ctes))
+            if isinstance(tree, Opaque):
+                return self._opaque(tree, ctes)
         except OutsideAlgebra as outside:
             return self._spark_block(tree, ctes, outside.reason)
-        raise NotYetSupported(f"{tree.sql(Dialect)[:40]} as a query", position=position_of(tree))
+        raise AssertionError(f"{type(tree).__name__} is no query of the grammar")
 
     def _ctes(self, tree: exp.Expr, outer: Ctes) -> Ctes:
         clause = tree.args.get("with_")
         if clause is None:
             return outer
-        if clause.args.get("recursive"):
-            raise NotYetSupported("WITH RECURSIVE", position=position_of(clause))
         known = dict(outer)
         here: set[str] = set()
         for cte in clause.expressions:
@@ -139,10 +139,6 @@ class Binder:
 
     def _block(self, tree: exp.Select, ctes: Ctes, outer: Scope | None) -> Block:
         """A SELECT with its FROM bound; a subquery's also sees the columns around it."""
-        if not tree.expressions:
-            raise SqlError(
-                "PARSE_SYNTAX_ERROR", "SELECT names no columns", position=position_of(tree), hint="write SELECT *"
-            )
         tree = with_estimates(tree, self.catalog, set(ctes))
         _only(tree, _SELECT_PARTS, "this clause")
         child, scope = self._from(tree, ctes)
@@ -154,14 +150,12 @@ class Binder:
         return Block(tree, child, scope, self.analyzer, around)
 
     def _parenthesised(self, tree: exp.Subquery, ctes: Ctes) -> Node:
-        _only(tree, {"this", "alias", "with_", "order", "limit", "offset"}, "this clause after a subquery")
+        _only(tree, _QUERY_PARTS, "this clause after a subquery")
         return self._order_and_limit(tree, self._query(tree.this, ctes))
 
     def _set_operation(self, tree: exp.SetOperation, ctes: Ctes) -> Node:
         _only(tree, _SET_PARTS, "this clause of a set operation")
         word = type(tree).__name__.upper()
-        if tree.args.get("by_name"):
-            raise OutsideAlgebra(f"{word} BY NAME", position_of(tree))
         left, right = self._query(tree.this, ctes), self._query(tree.expression, ctes)
         if len(left.output) != len(right.output):
             raise SqlError(
@@ -172,7 +166,7 @@ class Binder:
         types = []
         for a, b in zip(left.output, right.output, strict=True):
             both = common_type((a.type, b.type))
-            if both is None:
+            if both is None or both.holds_maps:
                 raise OutsideAlgebra(f"{word} of {a.type.sql} with {b.type.sql}", position_of(tree))
             types.append(both)
         inputs = tuple(
@@ -204,15 +198,15 @@ class Binder:
         scope = Scope([Source("", node.output)])
         keys = []
         for item in order.expressions if order is not None else ():
+            if means_all(item.this, scope):
+                keys += [sort_key(item, c) for c in node.output]
+                continue
             column = ordinal(item.this, node.output, "ORDER_BY")
             keys.append(sort_key(item, column or bind_expr(item.this, scope, self.analyzer)))
         return Sort(node, tuple(keys), limit, offset)
 
     def _values(self, tree: exp.Values) -> Node:
-        rows = [
-            tuple(bind_expr(e, Scope(), self.analyzer) for e in (r.expressions if isinstance(r, exp.Tuple) else [r]))
-            for r in tree.expressions
-        ]
+        rows = [tuple(bind_expr(_unaliased(e), Scope(), self.analyzer) for e in _row(r)) for r in tree.expressions]
         width = len(rows[0])
         for row, item in zip(rows, tree.expressions, strict=True):
             if len(row) != width:
@@ -238,47 +232,51 @@ class Binder:
 
     def _from(self, tree: exp.Select, ctes: Ctes) -> tuple[Node, Scope]:
         clause = tree.args.get("from_")
-        item = with_sample_of(tree, clause.this if clause is not None else None)
-        if clause is None or item is None:
+        if clause is None:
             return ONE_ROW, Scope()
-        node, source = self._item(item, ctes)
-        scope = Scope([source])
-        for join in [*(clause.this.args.get("joins") or ()), *(tree.args.get("joins") or ())]:
+        _only(clause, {"this"}, "this clause of FROM")
+        return self._joined(clause.this, tree.args.get("joins") or (), ctes)
+
+    def _joined(self, first: exp.Expr, joins: Sequence[exp.Join], ctes: Ctes) -> tuple[Node, Scope]:
+        node, sources = self._item(first, ctes)
+        scope = Scope(list(sources))
+        for join in joins:
             node = self._join(node, scope, join, ctes)
         return node, scope
 
-    def _item(self, item: exp.Expr, ctes: Ctes) -> tuple[Node, Source]:
-        """A FROM item under fresh columns, and its name."""
+    def _item(self, item: exp.Expr, ctes: Ctes) -> tuple[Node, list[Source]]:
+        """A FROM item under fresh columns, and the names they go by."""
         alias = item.args.get("alias")
         if isinstance(item, exp.Table):
-            _only(item, _TABLE_PARTS | {"joins"}, "this clause of a relation")
-            if alias is not None and not isinstance(alias.this, exp.Identifier | None):
-                raise SqlError(
-                    "STREAM_POSITION_UNKNOWN",
-                    f"{item.sql(Dialect)}: no such place to read from",
-                    position=position_of(item),
-                    hint="write name@OLDEST for what is still buffered, or the name alone for what comes from now on",
-                )
+            _only(item, _TABLE_PARTS, "this clause of a relation")
             node = renaming(self._relation(item, ctes))
         elif isinstance(item, exp.Subquery):
-            parts = {"this", "alias", "with_", "order", "limit", "offset", "joins", "sample"}
-            _only(item, parts, "this clause after a subquery")
-            node = renaming(drawn_from(self._query(item.this, self._ctes(item, ctes)), item.args.get("sample")))
+            _only(item, _ITEM_PARTS, "this clause after a subquery")
+            node = renaming(drawn_from(self._query(item.this, ctes), item.args.get("sample")))
         elif isinstance(item, exp.Values):
+            _only(item, {"expressions", "alias", "sample"}, "this clause after VALUES")
             node = renaming(drawn_from(self._values(item), item.args.get("sample")))
+        elif isinstance(item, exp.Paren):
+            _only(item, _ITEM_PARTS | {"joins"}, "this clause after a join in parentheses")
+            joined, scope = self._joined(item.this, item.args.get("joins") or (), ctes)
+            if alias is None and item.args.get("sample") is None:
+                return joined, scope.sources
+            visible = scope.star(None, None)
+            taken = Project(joined, tuple((Column.fresh(c.name, c.type), c) for c in visible))
+            node = renaming(drawn_from(taken, item.args.get("sample")))
         else:
             raise OutsideAlgebra(f"{type(item).__name__} in FROM", position_of(item))
         names = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
         if names:
             node = renaming(node.child, _column_names(node, names, item))
-        return node, Source(name_of(item), node.output)
+        return node, [Source(name_of(item), node.output)]
 
     def _relation(self, table: exp.Table, ctes: Ctes) -> Node:
         return drawn_from(self._whole_relation(table, ctes), table.args.get("sample"))
 
     def _whole_relation(self, table: exp.Table, ctes: Ctes) -> Node:
         if is_system(table):
-            key = f"headrace.{table.this.sql(Dialect).lower()}"
+            key = f"headrace.{text_of(table.this).lower()}"
             if key not in self._scans:
                 self._scans[key] = system_scan(table, self.system)
             return self._scans[key]
@@ -295,10 +293,16 @@ class Binder:
         if name not in self._scans:
             plain, _, place = table.name.partition("@")
             relation = self.catalog.get(plain, position=position_of(table))
-            scan = self._scan(relation)
-            if place:
-                scan = self._placed(relation, scan, place, position_of(table))
-            self._scans[name] = scan
+            if not place:
+                return self._named(relation)
+            self._scans[name] = self._placed(relation, self._named(relation), place, position_of(table))
+        return self._scans[name]
+
+    def _named(self, relation: Relation) -> Node:
+        """The rows of a relation; the same node however often it is named."""
+        name = relation.name.lower()
+        if name not in self._scans:
+            self._scans[name] = self._scan(relation)
         return self._scans[name]
 
     def _placed(self, relation: Relation, scan: Node, place: str, position: Position | None) -> Node:
@@ -330,13 +334,13 @@ class Binder:
 
     def _join(self, left: Node, scope: Scope, join: exp.Join, ctes: Ctes) -> Node:
         _only(join, {"this", "side", "kind", "on", "using", "method"}, "this kind of join")
-        right, source = self._item(join.this, ctes)
+        right, sources = self._item(join.this, ctes)
         side, kind = (join.side or "").upper(), (join.kind or "").upper()
         name = (_EXISTENCE.get(kind) if side in ("", "LEFT") else None) or _JOINS.get(side)
         if name is None or kind not in ("", "INNER", "OUTER", "CROSS", "SEMI", "ANTI"):
             raise OutsideAlgebra(f"a {side} {kind} join".replace("  ", " "), position_of(join))
-        both = Scope([*scope.sources, source], scope.extras)
-        using = self._using(join, scope, source)
+        both = Scope([*scope.sources, *sources], scope.extras)
+        using = self._using(join, scope, Scope(sources))
         if using:
             condition = all_of([self._equal(*pair) for pair in using])
         elif (on := join.args.get("on")) is not None:
@@ -345,7 +349,7 @@ class Binder:
             condition = Literal(BOOLEAN, True)
         if name == "semi" or name == "anti":
             return Join(name, left, right, condition)
-        scope.sources.append(source)
+        scope.sources += sources
         joined: Node
         if name == "right":
             turned = Join("left", right, left, condition)
@@ -377,13 +381,14 @@ class Binder:
             return joined
         return Project(joined, (*((c, c) for c in joined.output), *computed))
 
-    def _using(self, join: exp.Join, scope: Scope, right: Source) -> list[tuple[Column, Column]]:
+    def _using(self, join: exp.Join, scope: Scope, right: Scope) -> list[tuple[Column, Column]]:
         """The (left, right) columns that USING or NATURAL sets equal."""
         named = [(i.name, position_of(i)) for i in join.args.get("using") or ()]
         if (join.args.get("method") or "").upper() == "NATURAL":
-            left = {c.name.lower() for s in scope.sources for c in s.columns if c.id not in s.hidden}
-            named = [(c.name, position_of(join)) for c in right.columns if c.name.lower() in left]
-        return [(scope.column((n,), at), Scope([right]).column((n,), at)) for n, at in named]
+            theirs = {c.name.lower() for c in right.star(None, None)}
+            mine = dict.fromkeys(c.name.lower() for c in scope.star(None, None))
+            named = [(name, position_of(join)) for name in mine if name in theirs]
+        return [(_first_named(scope, n, at), _first_named(right, n, at)) for n, at in named]
 
     def _equal(self, left: Column, right: Column) -> Expr:
         """``left = right`` with Spark's coercion, whatever their relations are called."""
@@ -407,6 +412,18 @@ class Binder:
             alone=lambda query: self._bind_alone(query, ctes),
         )
 
+    def _opaque(self, tree: Opaque, ctes: Ctes) -> Node:
+        """A query in syntax that only Spark knows: it reads whatever relations its text names."""
+        span = span_of(tree)
+        assert span is not None
+        text = span.text[span.start : span.end]
+        words = {t.text.lower() for t in tokens(text) if t.kind in (Kind.WORD, Kind.NAME)}
+        inputs: dict[str, Node] = {name: node for name, node in ctes.items() if name in words}
+        for relation in self.catalog.relations.values():
+            if relation.name.lower() in words and relation.name.lower() not in inputs:
+                inputs[relation.name.lower()] = self._named(relation)
+        return opaque_block(text, tree.reason, self.analyzer, inputs)
+
     def _bind_alone(self, tree: exp.Expr, ctes: Ctes) -> Node | None:
         """The subquery's plan if it stands alone (not correlated) inside the algebra."""
         sample = None
@@ -417,7 +434,24 @@ class Binder:
         except (SqlError, OutsideAlgebra):
             # Correlated, or wrong: Spark sees the text in its place and says which.
             return None
-        return None if isinstance(node, SparkSql) else node
+        return None if isinstance(node, SparkSql) and not isinstance(tree, Opaque) else node
+
+
+def _first_named(scope: Scope, name: str, at: Position | None) -> Column:
+    """The column USING means: where several relations have one of its name, the first."""
+    found = [c for c in scope.star(None, None) if c.name.lower() == name.lower()]
+    return found[0] if found else scope.column((name,), at)
+
+
+def _row(tree: exp.Expr) -> list[exp.Expr]:
+    """The values of a row: ``(1, 2)``, or one value alone."""
+    tree = _unaliased(tree)
+    return tree.expressions if isinstance(tree, exp.Tuple) else [tree]
+
+
+def _unaliased(tree: exp.Expr) -> exp.Expr:
+    """Values may have names, which say nothing: ``VALUES (1 AS id)`` has a column col1."""
+    return tree.this if isinstance(tree, exp.Alias) else tree
 
 
 def _distinct(node: Node) -> Node:
@@ -428,7 +462,7 @@ def _only(tree: exp.Expr, known: set[str], what: str) -> None:
     """Leave the block to Spark if it has a part the binder does not look at."""
     for part, value in tree.args.items():
         if value and part not in known:
-            word = {"laterals": "LATERAL VIEW", "sample": "TABLESAMPLE", "pivots": "PIVOT"}.get(part)
+            word = {"laterals": "LATERAL VIEW", "pivots": "PIVOT", "windows": "a WINDOW clause"}.get(part)
             raise OutsideAlgebra(word or f"{part.strip('_').upper()} ({what})", position_of(tree))
 
 

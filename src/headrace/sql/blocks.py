@@ -7,22 +7,27 @@ grouping's column, and a column left over is neither: the query is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from headrace.errors import NotYetSupported, SqlError
-from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, columns, substitute, walk
+from headrace.plan.canonical import canonical
+from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, SparkExpr, all_of, columns, substitute, walk
 from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
+from headrace.sql.coercion import can_cast, cast
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
 from headrace.sql.fields import depth_of
-from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets
+from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets, with_grouping_id
+from headrace.sql.lifting import Lift
 from headrace.sql.naming import output_name
-from headrace.sql.ordering import limit_of, ordinal, sort_key
+from headrace.sql.ordering import limit_of, means_all, ordinal, sort_key
 from headrace.sql.scope import OutputScope, Scope
+from headrace.sql.source import replace, text_of
 from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
 from headrace.sql.time_windows import Windows, name_fields
+from headrace.sql.tree import dotted
 from headrace.types import BIGINT, BOOLEAN, STRING, TINYINT, VOID, Type
 
 
@@ -33,13 +38,15 @@ class Item:
     name: str
     expr: Expr
     tree: exp.Expr
+    aliased: bool = False
+    """Whether the name was given with AS."""
+    lateral: bool = False
+    """Whether it names an earlier item by its alias."""
 
 
 def boolean(tree: exp.Expr, scope: Scope | OutputScope, analyzer: Analyzer) -> Expr:
     """A condition; anything but a boolean is an error."""
     expr = bind_expr(tree, scope, analyzer)
-    if expr.type == VOID:
-        return Literal(BOOLEAN, None)
     if expr.type != BOOLEAN:
         raise SqlError(
             "DATATYPE_MISMATCH",
@@ -48,6 +55,10 @@ def boolean(tree: exp.Expr, scope: Scope | OutputScope, analyzer: Analyzer) -> E
             hint="compare it with something",
         )
     return expr
+
+
+_OF_GROUPS = ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION", "MISSING_GROUP_BY", "INVALID_WHERE_CONDITION")
+"""What a subquery in HAVING may seem to do wrong that names aggregates of the groups around it."""
 
 
 class Block:
@@ -65,6 +76,10 @@ class Block:
 
     def plan(self) -> Node:
         self.where()
+        return self.above_where()
+
+    def above_where(self) -> Node:
+        """The plan of the block, its WHERE applied already."""
         windows = self._windows()
         self._grouping_sets()
         items = self.items()
@@ -119,6 +134,7 @@ class Block:
                 continue
             existence = self.subqueries.existence(part)
             if existence is not None:
+                _refuse_aggregates(existence.condition, clause, "WHERE")
                 self._refuse_correlated(existence.condition, part)
                 self.child = existence.join(self.child)
                 continue
@@ -156,7 +172,7 @@ class Block:
         """The select list."""
         items: list[Item] = []
         for tree in self.tree.expressions:
-            if isinstance(tree, exp.Star) or (isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star)):
+            if _is_star(tree):
                 items += self._star(tree)
                 continue
             inner = tree.this if isinstance(tree, exp.Alias) else tree
@@ -165,9 +181,57 @@ class Block:
             if not isinstance(tree, exp.Alias) and has_subquery(tree):
                 raise OutsideAlgebra("a subquery in an item without an alias", position_of(tree))
             named = isinstance(tree, exp.Alias)
+            if before := self._aliases_named(inner, items):
+                items.append(self._lateral(tree, inner, before))
+                continue
             name = tree.alias if named else output_name(tree, self._type_of, self._depth_of)
-            items.append(Item(name, self._bind(inner), inner))
+            items.append(Item(name, self._bind(inner), inner, named))
         return items
+
+    # An item may name those before it by their aliases, where no column has such a name.
+
+    def _aliases_named(self, tree: exp.Expr, items: list[Item]) -> dict[str, Expr]:
+        """The earlier items that an item names."""
+        found: dict[str, Expr] = {}
+        aliased = {i.name.lower() for i in items if i.aliased}
+        names = {c.parts[0].name.lower() for c in tree.find_all(exp.Column) if not isinstance(c.this, exp.Star)}
+        for name in names & aliased:
+            if self.scope.knows(name):
+                continue
+            exprs = [i.expr for i in items if i.aliased and i.name.lower() == name]
+            if len(exprs) > 1:
+                raise SqlError(
+                    "AMBIGUOUS_LATERAL_COLUMN_ALIAS",
+                    f"{name} could be more than one item of the select list",
+                    position=position_of(tree),
+                    hint="give each an alias of its own",
+                )
+            if any(isinstance(e, SparkExpr) for e in walk(exprs[0])):
+                raise OutsideAlgebra("an alias of what only Spark knows, used again", position_of(tree))
+            found[name] = exprs[0]
+        return found
+
+    def _lateral(self, tree: exp.Expr, inner: exp.Expr, named: dict[str, Expr]) -> Item:
+        def bound(part: exp.Expr) -> Expr:
+            outputs = OutputScope(named, self.scope)
+            found = bind_expr(self._plain(part), outputs, self.analyzer)
+            for agg in (e for e in walk(found) if isinstance(e, Agg)):
+                if {c.id for c in columns(agg)} & outputs.aliases.keys():
+                    raise SqlError(
+                        "UNSUPPORTED_FEATURE",
+                        "an aggregate of another item, named by its alias",
+                        position=position_of(part),
+                        hint="write the expression itself, or name it in a subquery",
+                    )
+            return substitute(found, outputs.aliases)
+
+        def depth(part: exp.Expr) -> int:
+            return -2 if part.name.lower() in named and len(dotted(part) or ()) == 1 else depth_of(bound(part))
+
+        if isinstance(tree, exp.Alias):
+            return Item(tree.alias, bound(inner), inner, True, lateral=True)
+        name = output_name(tree, lambda part: bound(part).type, depth)
+        return Item(name, bound(inner), inner, lateral=True)
 
     def _bind(self, tree: exp.Expr) -> Expr:
         return bind_expr(self._plain(tree), self.scope, self.analyzer)
@@ -179,7 +243,7 @@ class Block:
             return tree
         holder = exp.Paren(this=tree.copy())
         for call in [c for c in holder.find_all(exp.Anonymous) if "mark" in c.meta]:
-            call.replace(exp.column(f"__mark {call.meta['mark']}", quoted=True))
+            replace(call, exp.column(f"__mark {call.meta['mark']}", quoted=True))
         inner = holder.this
         assert isinstance(inner, exp.Expr)
         return inner
@@ -192,9 +256,9 @@ class Block:
 
     def _star(self, tree: exp.Expr) -> list[Item]:
         star = tree if isinstance(tree, exp.Star) else tree.this
-        if star.args.get("replace") or star.args.get("rename"):
-            raise OutsideAlgebra("* with REPLACE or RENAME", position_of(tree))
         qualifier = tree.args["table"].name if isinstance(tree, exp.Column) else None
+        if tree.args.get("db") is not None:
+            return self._struct_star(tree)
         try:
             columns = self.scope.star(qualifier, position_of(tree))
         except SqlError:
@@ -206,7 +270,7 @@ class Block:
         gone = {n.name.lower() for n in left_out}
         items = [Item(c.name, c, tree) for c in columns if c.name.lower() not in gone]
         if not items:
-            raise SqlError("CANNOT_RESOLVE_STAR", "* stands for no column here", position=position_of(tree))
+            raise SqlError("CANNOT_RESOLVE_STAR_EXPAND", "* stands for no column here", position=position_of(tree))
         return items
 
     def _struct_star(self, tree: exp.Expr) -> list[Item]:
@@ -218,7 +282,9 @@ class Block:
             struct = Literal(VOID, None)
         if struct.type.name != "struct" or any(tree.this.args.values()):
             raise SqlError(
-                "CANNOT_RESOLVE_STAR", f"there is no relation {'.'.join(names)} in FROM", position=position_of(tree)
+                "CANNOT_RESOLVE_STAR_EXPAND",
+                f"there is no relation {'.'.join(names)} in FROM",
+                position=position_of(tree),
             )
         return [Item(p.name, Call(p.type, "field", (struct, Literal(STRING, p.name))), tree) for p in struct.type.parts]
 
@@ -231,15 +297,27 @@ class Block:
         sets = grouping_sets(group)
         if sets is not None:
             return self._keys_of_sets(group, sets, items, windows)
-        if group.args.get("all"):
+        aliased = {i.name.lower() for i in items if i.aliased}
+        if len(group.expressions) == 1 and "all" not in aliased and means_all(group.expressions[0], self.scope):
             found = [i.expr for i in items if not _has_aggregate(i.expr)]
+            if lateral := next((i for i in items if i.lateral), None):
+                raise _lateral_key(lateral)
         else:
             found = [self._key(tree, items) for tree in group.expressions]
+        if any(_is_star(t) for t in self.tree.expressions) and any(
+            ordinal(t, items, "GROUP_BY") is not None for t in group.expressions
+        ):
+            raise SqlError(
+                "STAR_GROUP_BY_POS",
+                "a * in the select list has no places to GROUP BY",
+                position=position_of(group),
+                hint="write the columns, in one of the two",
+            )
         keys: list[tuple[Column, Expr]] = []
         for expr in found:
             expr = windows.key(expr)
             _refuse_aggregates(expr, group, "GROUP BY")
-            if not any(expr == known for _, known in keys):
+            if not any(canonical(expr) == canonical(known) for _, known in keys):
                 keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
         return keys
 
@@ -251,16 +329,17 @@ class Block:
         if group is None or (sets := grouping_sets(group)) is None:
             return
         trees = key_trees(group, sets)
-        texts = [t.sql() for t in trees]
+        texts = [text_of(t) for t in trees]
         bits = [Column.fresh(f"grouping {i}", TINYINT) for i in range(len(trees))]
         number = Column.fresh("grouping_id", BIGINT)
         self._marks = {c.id: c for c in (*bits, number)}
         for column in self._marks.values():
             self.scope.extras[(f"__mark {column.id}",)] = column
+        self.tree = with_grouping_id(self.tree, self.scope)
         for call in [c for c in self.tree.find_all(exp.Anonymous) if is_grouping_call(c)]:
             if call.find_ancestor(exp.Query) is not self.tree:
                 continue
-            args = [a.sql() for a in call.expressions]
+            args = [text_of(a) for a in call.expressions]
             if call.name.lower() == "grouping" and len(args) == 1 and args[0] in texts:
                 call.meta["mark"] = bits[texts.index(args[0])].id
             elif call.name.lower() == "grouping_id" and args in ([], texts):
@@ -272,28 +351,37 @@ class Block:
         self, group: exp.Expr, sets: list[list[exp.Expr]], items: list[Item], windows: Windows
     ) -> list[tuple[Column, Expr]]:
         trees = key_trees(group, sets)
-        place = {t.sql(): i for i, t in enumerate(trees)}
+        place = {text_of(t): i for i, t in enumerate(trees)}
         keys: list[tuple[Column, Expr]] = []
         for tree in trees:
             expr = windows.key(self._key(tree, items))
             _refuse_aggregates(expr, group, "GROUP BY")
-            if any(expr == known for _, known in keys):
+            if any(canonical(expr) == canonical(known) for _, known in keys):
                 raise OutsideAlgebra("grouping sets with one key written in two ways", position_of(group))
             keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
-        self._sets = [frozenset(place[k.sql()] for k in one) for one in sets]
+        self._sets = [frozenset(place[text_of(k)] for k in one) for one in sets]
         return keys
 
     def _key(self, tree: exp.Expr, items: list[Item]) -> Expr:
         item = ordinal(tree, items, "GROUP_BY")
+        if item is not None and item.lateral:
+            raise _lateral_key(item)
         if item is not None:
             return item.expr
         try:
             return self._bind(tree)
         except SqlError as error:
-            named = [i for i in items if isinstance(tree, exp.Column) and i.name.lower() == tree.name.lower()]
-            if error.condition == "UNRESOLVED_COLUMN" and named:
-                return named[0].expr
-            raise
+            if error.condition != "UNRESOLVED_COLUMN":
+                raise
+            return self._through_aliases(tree, items)
+
+    def _through_aliases(self, tree: exp.Expr, items: list[Item]) -> Expr:
+        """A key that may name select items by their aliases, where no column has such a name."""
+        named: dict[str, Expr] = {}
+        for item in items:
+            named.setdefault(item.name.lower(), item.expr)
+        outputs = OutputScope(named, self.scope, columns_first=True)
+        return substitute(bind_expr(self._plain(tree), outputs, self.analyzer), outputs.aliases)
 
     # Time windows
 
@@ -331,23 +419,41 @@ class Block:
             return [self._group_condition(self._plain(clause.this), items, lifted, lift)]
         found: list[Expr | Existence] = []
         for part in and_parts(clause.this):
-            existence = self.subqueries.existence(part) if has_subquery(part) else None
-            found.append(existence or self._group_condition(self._plain(part), items, lifted, lift))
+            if not has_subquery(part):
+                found.append(self._group_condition(part, items, lifted, lift))
+                continue
+            try:
+                existence = self.subqueries.existence(part)
+                found.append(existence or self._group_condition(self._plain(part), items, lifted, lift))
+            except SqlError as error:
+                if error.condition not in _OF_GROUPS:
+                    raise
+                raise OutsideAlgebra("a subquery in HAVING that sees what is grouped", position_of(part)) from None
         return found
 
     def _group_condition(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift) -> Expr:
         try:
-            return lift.expr(boolean(tree, self.scope, self.analyzer), tree)
+            condition = lift.expr(bind_expr(tree, self.scope, self.analyzer), tree)
         except SqlError as error:
-            if error.condition not in ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION"):
+            if error.condition not in ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION", "MISSING_GROUP_BY"):
                 raise
-            return self._through_outputs(tree, items, lifted, lift)
+            condition = self._through_outputs(tree, items, lifted, lift)
+        if condition.type not in (BOOLEAN, VOID) and not can_cast(condition.type, BOOLEAN):
+            raise OutsideAlgebra(f"HAVING of {condition.type.sql}", position_of(tree))
+        return cast(condition, BOOLEAN)  # HAVING count(*) is HAVING count(*) <> 0, where WHERE would refuse a number
 
     def _through_outputs(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift | None) -> Expr:
         """An expression that may name select items by their aliases."""
         named: dict[str, Expr] = {}
+        twice: set[str] = set()
         for item, expr in zip(items, lifted, strict=True):
-            named.setdefault(item.name.lower(), expr)
+            name = item.name.lower()
+            if name in named and (item.aliased or expr != named[name]):
+                twice.add(name)
+            named.setdefault(name, expr)
+        for part in tree.find_all(exp.Column):
+            if len(part.parts) == 1 and part.name.lower() in twice:
+                raise _ambiguous(part.name, part)
         outputs = OutputScope(named, self.scope)
         bound = bind_expr(tree, outputs, self.analyzer)
         stand_ins = {c.id for a in walk(bound) if isinstance(a, Agg) for c in walk(a) if isinstance(c, Column)}
@@ -361,7 +467,7 @@ class Block:
     def _orders_by_aggregate(self, order: exp.Expr | None) -> bool:
         """ORDER BY count(*) makes a block an aggregate even if nothing else does."""
         for item in order.expressions if order is not None else ():
-            if isinstance(item.this, exp.Var) or has_subquery(item.this):
+            if means_all(item.this, self.scope) or has_subquery(item.this):
                 continue  # ORDER BY ALL: the select list decides
             try:
                 if _has_aggregate(self._bind(item.this)):
@@ -374,9 +480,18 @@ class Block:
         order = self.tree.args.get("order")
         keys: list[SortKey] = []
         for item in order.expressions if order is not None else ():
-            if isinstance(item.this, exp.Var) and item.this.name.upper() == "ALL":
+            # Of what is DISTINCT only what is selected can be meant.
+            below = Scope() if self.tree.args.get("distinct") is not None else self.scope
+            if means_all(item.this, below) and "all" not in {i.name.lower() for i in items}:
                 keys += [sort_key(item, e) for e in lifted]
                 continue
+            if any(True for _ in _existences(item.this)):
+                raise SqlError(
+                    "UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY",
+                    "EXISTS and IN of a subquery cannot be ordered by",
+                    position=position_of(item),
+                    hint="select it under a name, and order by that",
+                )
             expr = ordinal(item.this, lifted, "ORDER_BY")
             if expr is None:
                 expr = self._through_outputs(self._plain(item.this), items, lifted, lift)
@@ -390,14 +505,11 @@ class Block:
             self.child = self.subqueries.join_used(self.child, [*exprs, *(k.expr for k in sorts)])
         limit, offset = limit_of(self.tree, self.analyzer)
         outputs = [(Column.fresh(i.name, e.type), e) for i, e in zip(items, exprs, strict=True)]
-        for item, (column, _) in zip(items, outputs, strict=True):
-            if column.type.name == "other" and isinstance(item.expr, Call) and item.expr.fn == "window":
-                raise NotYetSupported(
-                    "a window as one column", position=position_of(item.tree), hint="select window.start, window.end"
-                )
         distinct = self.tree.args.get("distinct")
         if distinct is not None and distinct.args.get("on"):
             raise OutsideAlgebra("DISTINCT ON", position_of(distinct))
+        if distinct is not None and any(e.type.holds_maps for e in exprs):
+            raise OutsideAlgebra("DISTINCT of a map", position_of(distinct))
         keys: list[SortKey] = []
         hidden: list[tuple[Column, Expr]] = []
         for key in sorts:
@@ -405,7 +517,7 @@ class Block:
             if not found:
                 if distinct is not None:
                     raise SqlError(
-                        "UNSUPPORTED_ORDER_BY_WITH_DISTINCT",
+                        "UNRESOLVED_COLUMN",
                         "SELECT DISTINCT can be ordered by its own columns only",
                         position=position_of(self.tree.args["order"]),
                         hint="add the expression to the select list",
@@ -426,38 +538,32 @@ class Block:
         return node
 
 
-class Lift:
-    """Moves expressions from below a grouping to above it."""
+def _lateral_key(item: Item) -> SqlError:
+    return SqlError(
+        "UNSUPPORTED_FEATURE",
+        f"grouping by {item.name}, which names another item by its alias",
+        position=position_of(item.tree),
+        hint="write GROUP BY and the columns themselves",
+    )
 
-    def __init__(
-        self, keys: list[tuple[Column, Expr]], windows: Mapping[int, Expr], beside: Callable[[Column], bool]
-    ) -> None:
-        self.keys = keys
-        self._windows = windows
-        self._beside = beside
-        self._aggs: dict[Agg, Column] = {}
 
-    def aggs(self) -> list[tuple[Column, Agg]]:
-        return [(c, a) for a, c in self._aggs.items()]
+def _existences(tree: exp.Expr) -> Iterator[exp.Expr]:
+    """The EXISTS and IN of subqueries in an expression."""
+    yield from tree.find_all(exp.Exists)
+    yield from (part for part in tree.find_all(exp.In) if part.args.get("query") is not None)
 
-    def expr(self, expr: Expr, tree: exp.Expr, keep: Mapping[int, Expr] | None = None) -> Expr:
-        expr = substitute(expr, self._windows)
-        return self._lift(expr, tree, keep or {})
 
-    def _lift(self, expr: Expr, tree: exp.Expr, keep: Mapping[int, Expr]) -> Expr:
-        for column, key in self.keys:
-            if expr == key:
-                return column
-        if isinstance(expr, Agg):
-            return self._aggs.setdefault(expr, Column.fresh(expr.fn, expr.type))
-        if isinstance(expr, Column) and expr.id not in keep and not self._beside(expr):
-            raise SqlError(
-                "MISSING_AGGREGATION",
-                f"column {expr.name} is neither grouped by nor inside an aggregate",
-                position=position_of(tree),
-                hint=f"add {expr.name} to GROUP BY, or aggregate it",
-            )
-        return expr.with_children(tuple(self._lift(c, tree, keep) for c in expr.children)) if expr.children else expr
+def _ambiguous(name: str, tree: exp.Expr) -> SqlError:
+    return SqlError(
+        "AMBIGUOUS_REFERENCE",
+        f"{name} could be more than one item of the select list",
+        position=position_of(tree),
+        hint="give each an alias of its own",
+    )
+
+
+def _is_star(tree: exp.Expr) -> bool:
+    return isinstance(tree, exp.Star) or (isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star))
 
 
 def _has_aggregate(expr: Expr) -> bool:
@@ -467,7 +573,7 @@ def _has_aggregate(expr: Expr) -> bool:
 def _refuse_aggregates(expr: Expr, tree: exp.Expr, where: str) -> None:
     if _has_aggregate(expr):
         raise SqlError(
-            f"{where.replace(' ', '_')}_AGGREGATE",
+            "INVALID_WHERE_CONDITION" if where == "WHERE" else "GROUP_BY_AGGREGATE",
             f"aggregates are not allowed in {where}",
             position=position_of(tree),
             hint="filter groups with HAVING"

@@ -37,6 +37,7 @@ from headrace.types import (
     Type,
     array,
     decimal,
+    map_of,
     struct,
 )
 
@@ -119,6 +120,8 @@ def _wider_nested(a: Type, b: Type) -> Type | None:
     ]
     if len(parts) < len(pairs):
         return None
+    if a.name == "map":
+        return map_of(parts[0].type, parts[1].type)
     return array(parts[0].type) if a.name == "array" else struct(*parts)
 
 

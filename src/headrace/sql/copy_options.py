@@ -12,8 +12,8 @@ def copy_options(reader: Cursor) -> dict[str, str]:
     """The options from here to the end of the statement, names and formats in lower case."""
     options: dict[str, str] = {}
     more = reader.take("WITH")
-    if reader.take("("):
-        reader.comma_separated(lambda: _option(reader, options))
+    if reader.word() == "(":
+        reader.listed(lambda: _option(reader, options))
     elif more and reader.at == len(reader.tokens):
         reader.fail("COPY options")
     while reader.at < len(reader.tokens):

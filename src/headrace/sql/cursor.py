@@ -1,6 +1,6 @@
 """A place in the tokens of one statement: what is read next, and where it stands.
 
->>> from headrace.sql.parsing import tokens
+>>> from headrace.sql.lexer import tokens
 >>> at = Cursor("DROP VIEW v", tokens("DROP VIEW v"))
 >>> at.take("DROP", "VIEW"), at.word(), str(at.position()), at.name()
 (True, 'V', 'line 1, column 11', 'v')
@@ -8,74 +8,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from sqlglot import exp
 
-from sqlglot.tokenizer_core import Token, TokenType
-
-from headrace.errors import NotYetSupported, Position, SqlError
-from headrace.sql.parsing import place
-
-T = TypeVar("T")
+from headrace.errors import NotYetSupported, Position
+from headrace.sql.grammar import Grammar
+from headrace.sql.lexer import Kind, place
 
 
-class Cursor:
+class Cursor(Grammar):
     """Reads words, names and strings in turn; what is not there is an error that says what was expected."""
-
-    def __init__(self, text: str, tokens: list[Token]) -> None:
-        self.text = text
-        self.tokens = tokens
-        self.at = 0
-
-    def word(self, ahead: int = 0) -> str:
-        """The next word in upper case; empty at the end, and for what is quoted."""
-        index = self.at + ahead
-        if index >= len(self.tokens) or self.tokens[index].token_type in (TokenType.STRING, TokenType.IDENTIFIER):
-            return ""
-        return self.tokens[index].text.upper()
-
-    def take(self, *words: str) -> bool:
-        """Go past these words if they are next; whether they were."""
-        if all(self.word(i) == w for i, w in enumerate(words)):
-            self.at += len(words)
-            return True
-        return False
 
     def position(self, at: int | None = None) -> Position:
         index = min(self.at if at is None else at, len(self.tokens) - 1)
         return place(self.text, self.tokens[index].start)
 
-    def fail(self, expected: str) -> NoReturn:
-        found = f"found {self.tokens[self.at].text!r}" if self.at < len(self.tokens) else "the statement ends"
-        raise SqlError("PARSE_SYNTAX_ERROR", f"expected {expected}, but {found}", position=self.position())
-
     def name(self) -> str:
-        if self.at >= len(self.tokens):
-            self.fail("a name")
-        token = self.tokens[self.at]
-        plain = token.token_type != TokenType.STRING and (token.text[:1].isalpha() or token.text[:1] == "_")
-        if not plain and token.token_type != TokenType.IDENTIFIER:
-            self.fail("a name")
-        self.at += 1
-        if self.word() == "." or (self.at < len(self.tokens) and self.tokens[self.at].token_type == TokenType.DOT):
+        """The plain name of a relation, column or option."""
+        found = self.identifier()
+        if self.word() == ".":
             raise NotYetSupported("names with a schema or catalog", position=self.position(), hint="use the plain name")
-        return token.text
+        return found.name
 
     def string(self, what: str) -> str:
-        if self.at >= len(self.tokens) or self.tokens[self.at].token_type != TokenType.STRING:
-            self.fail(what)
-        self.at += 1
-        return self.tokens[self.at - 1].text
+        return self.string_literal(what).name
 
-    def end(self) -> None:
-        if self.at < len(self.tokens):
-            self.fail("the end of the statement")
+    def at_string(self) -> bool:
+        return self.kind() is Kind.STRING
 
-    def comma_separated(self, read: Callable[[], T]) -> list[T]:
-        """What ``read`` reads, once for each part of a list, up to and past its closing parenthesis."""
-        found = [read()]
-        while self.take(","):
-            found.append(read())
-        if not self.take(")"):
-            self.fail("')'")
-        return found
+    def rest_as_query(self) -> exp.Expr:
+        """The query that goes from here to the end of the statement."""
+        tree = self.query()
+        self.end()
+        return tree

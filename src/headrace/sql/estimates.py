@@ -11,12 +11,12 @@ The calls are rewritten as Spark SQL over some columns a sample has beside its o
 
 from __future__ import annotations
 
-from sqlglot import exp, parse_one
+from sqlglot import exp
 
 from headrace.catalog import Catalog, Sample
 from headrace.errors import SqlError
-from headrace.sql.parsing import Dialect
-from headrace.sql.tree import position_of
+from headrace.sql.grammar import parse_expression
+from headrace.sql.source import position_of, replace, text_of
 from headrace.types import DOUBLE, Field
 
 COUNTS = (
@@ -52,7 +52,7 @@ def with_estimates(tree: exp.Select, catalog: Catalog, hidden: set[str]) -> exp.
         items += _columns(item, inner) if _is_estimate(inner) else [item]
     tree.set("expressions", items)
     for call in _calls(tree):
-        call.replace(_parsed(f"({_texts(call)[0]})"))
+        replace(call, parse_expression(f"({_texts(call)[0]})"))
     return tree
 
 
@@ -71,9 +71,7 @@ def _sample(tree: exp.Select, catalog: Catalog, hidden: set[str]) -> Sample:
     found = None
     if isinstance(item, exp.Table) and isinstance(item.this, exp.Identifier) and item.name.lower() not in hidden:
         found = catalog.find(item.name)
-    beside = (
-        tree.args.get("joins") or tree.args.get("sample") or (item and any(map(item.args.get, ("joins", "sample"))))
-    )
+    beside = tree.args.get("joins") or (item and item.args.get("sample"))
     if not isinstance(found, Sample) or beside:
         raise SqlError(
             "SAMPLE_WITHOUT_CARDINALITY",
@@ -102,10 +100,10 @@ def _check_groups(tree: exp.Select, sample: Sample) -> None:
 
 def _columns(item: exp.Expr, call: exp.Expr) -> list[exp.Expr]:
     """The value and its bounds, as select items."""
-    argument = call.expressions[0].sql(Dialect) if call.expressions else ""
+    argument = text_of(call.expressions[0]) if call.expressions else ""
     name = item.alias if isinstance(item, exp.Alias) else f"estimate({argument.replace('count(*)', 'count(1)')})"
     return [
-        exp.alias_(_parsed(text), f"{name}{ending}", quoted=True)
+        exp.Alias(this=parse_expression(text), alias=exp.to_identifier(f"{name}{ending}", quoted=True))
         for text, ending in zip(_texts(call), ("", "_low", "_high"), strict=True)
     ]
 
@@ -115,15 +113,15 @@ def _texts(call: exp.Expr) -> tuple[str, str, str]:
     inner = call.expressions[0] if len(call.expressions) == 1 else None
     name = inner.name.lower() if isinstance(inner, exp.Anonymous) else ""
     given = inner.expressions if isinstance(inner, exp.Anonymous) else []
-    if name not in _AGGREGATES or len(given) != 1 or isinstance(given[0], exp.Distinct):
+    if name not in _AGGREGATES or len(given) != 1 or isinstance(given[0], exp.Distinct | exp.Query):
         raise SqlError(
             "INVALID_ESTIMATE",
-            f"{inner.sql(Dialect) if inner is not None else 'nothing'} cannot be estimated from a sample",
+            f"{text_of(inner) if inner is not None else 'nothing'} cannot be estimated from a sample",
             position=position_of(call),
             hint="write estimate(count(*)), estimate(count(x)), estimate(sum(x)) or estimate(avg(x))",
         )
     weight, inverse, factor, rest = (f"max({field.name})" for field in COUNTS)
-    argument = given[0].sql(Dialect)
+    argument = text_of(given[0])
     number = f"CAST(count({argument}) AS DOUBLE)"
     mean, spread = "1D", "0D"
     if name != "count":
@@ -143,7 +141,3 @@ def _texts(call: exp.Expr) -> tuple[str, str, str]:
 
 def _greater(one: str, other: str) -> str:
     return f"CASE WHEN {one} > {other} THEN {one} ELSE {other} END"
-
-
-def _parsed(text: str) -> exp.Expr:
-    return parse_one(text, read=Dialect)

@@ -4,14 +4,13 @@ Columns are found by a :class:`Scope`, types are Spark's (``sql/functions.py``
 has the rules), and whatever is not claimed there becomes text for Spark, typed
 by Spark's own analyzer. Nothing is evaluated.
 
->>> from sqlglot import parse_one
 >>> from headrace.plan.exprs import Column
->>> from headrace.sql.verbatim import Verbatim
+>>> from headrace.sql.grammar import parse_expression
 >>> from headrace.types import decimal
 >>> class Prices:
 ...     def column(self, parts, position):
 ...         return Column(decimal(15, 2), 1, parts[-1])
->>> bound = bind_expr(parse_one("price * (1 - discount)", read=Verbatim), Prices(), None)
+>>> bound = bind_expr(parse_expression("price * (1 - discount)"), Prices(), None)
 >>> bound.type.sql
 'decimal(32,4)'
 """
@@ -25,11 +24,12 @@ from datetime import tzinfo
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.plan.exprs import Agg, Call, Case, Expr, Literal, SparkExpr
+from headrace.plan.exprs import Agg, Call, Case, Cast, Expr, Literal, SparkExpr
 from headrace.sql import literals
 from headrace.sql.arithmetic import Mismatch
 from headrace.sql.coercion import can_cast, cast
-from headrace.sql.fields import Analyzer, Scope, bind_field, bind_name
+from headrace.sql.expression_grammar import TYPED_LITERAL
+from headrace.sql.fields import CALLED_BARE, Analyzer, Scope, bind_field, bind_name
 from headrace.sql.functions import (
     AGGREGATES,
     CAST_FUNCTIONS,
@@ -38,10 +38,11 @@ from headrace.sql.functions import (
     alternatives,
     as_timestamp,
     condition,
+    is_char,
 )
-from headrace.sql.template import AGGREGATE_WRAPPERS, spark_template
-from headrace.sql.tree import OutsideAlgebra, check_inside_algebra, dotted, function_name, position_of, starts_with_unit
-from headrace.sql.verbatim import TYPED_LITERAL, Verbatim
+from headrace.sql.source import text_of
+from headrace.sql.template import AGGREGATE_WRAPPERS, composed, spark_template
+from headrace.sql.tree import OutsideAlgebra, check_inside_algebra, dotted, function_name, position_of
 from headrace.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, VOID, Type, other, parse_type
 
 
@@ -82,6 +83,8 @@ _EXTRACTED = {
     **dict.fromkeys(("minute", "m", "min", "mins", "minutes"), "minute"),
 }
 _WINDOW = other("struct<start:timestamp,end:timestamp>")
+_ONLY_IN_CALLS = (exp.Kwarg, exp.Alias, exp.Aliases)
+"""Arguments that are no values: ``f(x => 1)``, ``struct(1 AS a)``."""
 
 
 class _Binder:
@@ -109,7 +112,7 @@ class _Binder:
         except Mismatch as refusal:
             raise SqlError(
                 "DATATYPE_MISMATCH",
-                f"cannot resolve {node.sql(Verbatim)}: {refusal}",
+                f"cannot resolve {text_of(node)}: {refusal}",
                 position=position_of(node),
                 hint="CAST one side to the type you mean",
             ) from None
@@ -118,8 +121,11 @@ class _Binder:
                 error.position = position_of(node)
             raise
 
-    def call(self, name: str, node: exp.Expr, args: tuple[exp.Expr, ...]) -> Expr:
-        """A claimed function over these arguments, or what Spark says it is."""
+    def call(self, name: str, node: exp.Expr, args: tuple[exp.Expr, ...], shape: str = "") -> Expr:
+        """A claimed function over these arguments, or what Spark says it is.
+
+        Spark reads the text of ``node``, unless that says more than the call: then the call's own ``shape``.
+        """
         function = SCALARS[name]
         if not function.takes(len(args)):
             if len(args) in OTHER_FORMS.get(name, ()):
@@ -128,7 +134,9 @@ class _Binder:
         bound = self.bind_all(args)
         with self.at(node):
             result = function.rule(bound) if _claimable(name, bound) else None
-        return self.spark(node) if result is None else result
+        if result is not None:
+            return result
+        return self.spark_composed(shape, args, node) if shape else self.spark(node)
 
     # --- operators with a syntax of their own -------------------------------------------------
 
@@ -143,34 +151,39 @@ class _Binder:
 
     def named(self, parts: tuple[str, ...], node: exp.Expr) -> Expr:
         with self.at(node):
-            return bind_name(parts, self.scope, self.analyzer, position_of(node))
+            try:
+                return bind_name(parts, self.scope, self.analyzer, position_of(node))
+            except SqlError as error:
+                if error.condition != "UNRESOLVED_COLUMN" or len(parts) > 1 or parts[0].lower() not in CALLED_BARE:
+                    raise
+        call = f"{parts[0].lower()}()"
+        return SparkExpr(self.analyzer.scalar_type(call, ()), call, ())
 
     def negation(self, node: exp.Expr) -> Expr:
-        inner = node.this
-        if isinstance(inner, exp.Is) and isinstance(inner.expression, exp.Null):
-            return self.call("isnotnull", node, (inner.this,))
-        return self.call("not", node, (inner,))
+        return self.call("not", node, (node.this,))
 
     def minus(self, node: exp.Expr) -> Expr:
-        inner = node.this
-        if isinstance(inner, exp.Literal) and not inner.is_string:
-            with self.at(node):
-                return literals.number("-" + inner.name)
-        return self.call("negative", node, (inner,))
+        return self.call("negative", node, (node.this,))
 
     def distinct_from(self, node: exp.Expr) -> Expr:
-        return Call(BOOLEAN, "not", (self.call("<=>", node, (node.this, node.expression)),))
+        same = self.call("<=>", node, (node.this, node.expression), "(({}) <=> ({}))")
+        return Call(BOOLEAN, "not", (same,))
 
     def is_(self, node: exp.Expr) -> Expr:
         if isinstance(node.expression, exp.Null):
             return self.call("isnull", node, (node.this,))
+        if isinstance(node.expression, exp.Not) and isinstance(node.expression.this, exp.Null):
+            return self.call("isnotnull", node, (node.this,))
         if isinstance(node.expression, exp.Boolean):
             return self.call("<=>", node, (node.this, node.expression))
         return self.spark(node)
 
     def between(self, node: exp.Expr) -> Expr:
-        low = self.call(">=", node, (node.this, node.args["low"]))
-        return Call(BOOLEAN, "and", (low, self.call("<=", node, (node.this, node.args["high"]))))
+        if is_char(self.bind(node.this)):
+            return self.spark(node)  # where Spark compares without filling up
+        low = self.call(">=", node, (node.this, node.args["low"]), "(({}) >= ({}))")
+        high = self.call("<=", node, (node.this, node.args["high"]), "(({}) <= ({}))")
+        return Call(BOOLEAN, "and", (low, high))
 
     def in_(self, node: exp.Expr) -> Expr:
         if not node.expressions or isinstance(node.this, exp.Tuple):
@@ -184,17 +197,14 @@ class _Binder:
             pattern, escape = node.this, (node.expression,)
         if not isinstance(pattern, exp.Like) or isinstance(pattern.expression, exp.Any | exp.All):
             return self.spark(node)
-        found = self.call("like", node, (pattern.this, pattern.expression, *escape))
-        if pattern.args.get("negate") and isinstance(found, Call):
-            return Call(BOOLEAN, "not", (found,))
-        return found
+        return self.call("like", node, (pattern.this, pattern.expression, *escape))
 
     def case(self, node: exp.Expr) -> Expr:
         operand = node.args.get("this")
         tests: list[Expr] = []
         for branch in node.args["ifs"]:
             if operand is not None:
-                tests.append(self.call("=", branch, (operand, branch.this)))
+                tests.append(self.call("=", branch, (operand, branch.this), "(({}) = ({}))"))
                 continue
             test = self.bind(branch.this)
             with self.at(branch.this):
@@ -210,7 +220,7 @@ class _Binder:
         return Case(found[0].type, tuple(zip(tests, found, strict=False)), last)
 
     def cast_to(self, node: exp.Expr) -> Expr:
-        target = parse_type(node.args["to"].sql(Verbatim))
+        target = parse_type(node.args["to"].name)
         if node.meta.get(TYPED_LITERAL) and target is not None:
             with self.at(node):
                 found = self.typed_literal(node.this.name, target)
@@ -225,7 +235,9 @@ class _Binder:
         with self.at(node):
             if not allowed:
                 raise Mismatch(f"{value.type} cannot be cast to {target}")
-        return cast(value, target)
+        # A cast literal is none to Spark, whose least decimal would count; text that was cast is any text.
+        literal = isinstance(value, Literal) and value.type == target and value.value is not None
+        return Cast(target, value) if literal or value.type.is_limited else cast(value, target)
 
     def typed_literal(self, text: str, target: Type) -> Expr | None:
         if target == DATE:
@@ -271,10 +283,6 @@ class _Binder:
         with self.at(node):
             return Literal(STRING, node.name) if node.is_string else literals.number(node.name)
 
-    def adjacent_strings(self, node: exp.Expr) -> Expr:
-        """``'a' 'b'`` is one literal; calls of concat stay calls in our dialect."""
-        return Literal(STRING, "".join(part.name for part in node.expressions))
-
     def hex_string(self, node: exp.Expr) -> Expr:
         digits = node.name
         try:
@@ -293,6 +301,8 @@ class _Binder:
     def function(self, node: exp.Expr) -> Expr:
         assert isinstance(node, exp.Anonymous)
         name, args = function_name(node), tuple(node.expressions)
+        if any(isinstance(a, _ONLY_IN_CALLS) for a in args):
+            return self.spark_aggregate(node, None) if self.is_aggregate(node) else self.spark(node)
         if name in AGGREGATES:
             return self.aggregate(node, None)
         if name in ("trim", "ltrim", "rtrim") and len(args) == 2:
@@ -365,7 +375,7 @@ class _Binder:
         if self.within_aggregate:
             raise SqlError(
                 "NESTED_AGGREGATE_FUNCTION",
-                f"{node.sql(Verbatim)} stands inside another aggregate",
+                f"{text_of(node)} stands inside another aggregate",
                 position=position_of(node),
                 hint="compute the inner aggregate in a subquery",
             )
@@ -406,6 +416,11 @@ class _Binder:
         with self.at(node):
             return SparkExpr(self.analyzer.scalar_type(template, tuple(a.type for a in args)), template, args)
 
+    def spark_composed(self, shape: str, parts: tuple[exp.Expr, ...], node: exp.Expr) -> Expr:
+        template, args = composed(shape, parts, self.leaf)
+        with self.at(node):
+            return SparkExpr(self.analyzer.scalar_type(template, tuple(a.type for a in args)), template, args)
+
     def leaf(self, part: exp.Expr) -> Expr | None:
         """The bound form of a column or an aggregate call, ``None`` for anything that has to stay text."""
         if isinstance(part, exp.Column):
@@ -420,7 +435,8 @@ class _Binder:
         name = function_name(node)
         if name in AGGREGATES:
             return True
-        if name in SCALARS or name in CAST_FUNCTIONS or starts_with_unit(node):
+        unit_first = bool(node.expressions) and isinstance(node.expressions[0], exp.Var)
+        if name in SCALARS or name in CAST_FUNCTIONS or unit_first:
             return False
         with self.at(node):
             return self.analyzer.is_aggregate(name)
@@ -461,10 +477,8 @@ _SPECIAL: dict[type[exp.Expr], Callable[[_Binder, exp.Expr], Expr]] = {
     exp.Trim: _Binder.trim,
     exp.Dot: _Binder.dot,
     exp.Literal: _Binder.literal,
-    exp.RawString: lambda binder, node: Literal(STRING, node.name),
     exp.Null: lambda binder, node: Literal(VOID, None),
     exp.Boolean: lambda binder, node: Literal(BOOLEAN, bool(node.this)),
-    exp.Concat: _Binder.adjacent_strings,
     exp.HexString: _Binder.hex_string,
     exp.Interval: _Binder.interval,
     exp.Anonymous: _Binder.function,

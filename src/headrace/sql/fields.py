@@ -30,6 +30,10 @@ class Analyzer(Protocol):
         """Whether the function aggregates; SqlError UNRESOLVED_ROUTINE if Spark has none of this name."""
 
 
+CALLED_BARE = frozenset(("current_date", "current_timestamp", "current_time", "current_user", "user", "session_user"))
+"""Functions that need no parentheses; a column of such a name comes first."""
+
+
 def bind_name(parts: tuple[str, ...], scope: Scope, analyzer: Analyzer, position: Position | None) -> Expr:
     """The column of this name, or the field its last parts name."""
     try:
@@ -45,15 +49,16 @@ def bind_name(parts: tuple[str, ...], scope: Scope, analyzer: Analyzer, position
             if error.condition != "UNRESOLVED_COLUMN":
                 raise
             continue
-        if not holder.type.is_native:
-            for name in parts[length:]:
-                holder = bind_field(holder, name, analyzer)
-            return holder
+        for name in parts[length:]:
+            holder = bind_field(holder, name, analyzer)
+        return holder
     raise unresolved
 
 
 def depth_of(expr: Expr) -> int:
-    """How many fields deep in a column an expression of :func:`bind_name` is."""
+    """How many fields deep in a column an expression of :func:`bind_name` is; -1 for a call without parentheses."""
+    if isinstance(expr, SparkExpr) and expr.template.removesuffix("()") in CALLED_BARE:
+        return -1
     depth = 0
     while (isinstance(expr, Call) and expr.fn == "field") or (
         isinstance(expr, SparkExpr) and expr.template.startswith("{0}.`")

@@ -1,13 +1,8 @@
-"""``USING csv OPTIONS (header 'true') LOCATION 'path'``: what a CREATE TABLE says of files that exist.
-
-Read from the statement's tokens, for sqlglot keeps no positions of properties.
-"""
+"""``USING csv OPTIONS (header 'true') LOCATION 'path'``: what a CREATE TABLE says of files that exist."""
 
 from __future__ import annotations
 
 import os
-
-from sqlglot.tokenizer_core import TokenType
 
 from headrace.catalog import FileSource
 from headrace.errors import NotYetSupported, SqlError
@@ -16,20 +11,23 @@ from headrace.sql.cursor import Cursor
 FORMATS = ("csv", "json", "parquet")
 
 
-def using_at(reader: Cursor) -> int | None:
-    """The index of the USING that ends a table's columns; a join's stands behind AS."""
-    depth = 0
-    for index in range(len(reader.tokens)):
-        word = reader.word(index)
-        depth += (word == "(") - (word == ")")
-        if depth == 0 and word in ("AS", "USING"):
-            return index if word == "USING" else None
-    return None
+def is_own(reader: Cursor) -> bool:
+    """Whether the table of this USING keeps its rows itself: a table USING parquet without a LOCATION."""
+    if not reader.is_name() or reader.word(1) not in ("AS", ""):
+        return False
+    if reader.word() != "PARQUET":
+        raise NotYetSupported(
+            f"a table that keeps its own rows USING {reader.word().lower()}",
+            position=reader.position(),
+            hint="its rows are in Parquet: leave USING out, or write USING parquet; "
+            "files of other formats are read with LOCATION 'path'",
+        )
+    reader.at += 1
+    return True
 
 
-def files_clause(reader: Cursor, at: int) -> FileSource:
-    """The clauses from USING to the end of the statement."""
-    reader.at = at + 1
+def files_clause(reader: Cursor) -> FileSource:
+    """The clauses behind USING to the end of the statement."""
     position = reader.position()
     format_ = reader.word().lower()
     if format_ not in FORMATS:
@@ -42,8 +40,8 @@ def files_clause(reader: Cursor, at: int) -> FileSource:
     while reader.at < len(reader.tokens):
         if location is None and reader.take("LOCATION"):
             location = reader.string("a quoted path or glob")
-        elif not options and reader.take("OPTIONS", "("):
-            reader.comma_separated(lambda: _option(reader, options))
+        elif not options and reader.take("OPTIONS"):
+            reader.listed(lambda: _option(reader, options))
         else:
             reader.fail("OPTIONS (…) or LOCATION 'path'")
     if location is None:
@@ -57,8 +55,7 @@ def files_clause(reader: Cursor, at: int) -> FileSource:
 
 def _option(reader: Cursor, options: dict[str, str]) -> None:
     position = reader.position()
-    quoted = reader.at < len(reader.tokens) and reader.tokens[reader.at].token_type == TokenType.STRING
-    name = (reader.string("an option") if quoted else reader.name()).lower()
+    name = (reader.string("an option") if reader.at_string() else reader.name()).lower()
     if name in options:
         raise SqlError("REPEATED_OPTION", f"option {name} is given twice", position=position, hint="give it once")
     reader.take("=")

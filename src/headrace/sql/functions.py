@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from headrace.plan.exprs import Call, Case, Expr, Literal
+from headrace.plan.exprs import Call, Case, Column, Expr, Literal, columns
 from headrace.sql.arithmetic import Mismatch, absolute, arithmetic, floor_or_ceil, negative, positive, rounded
 from headrace.sql.coercion import cast, cast_all, common_type, literal_decimal, wider_decimal, wider_type
 from headrace.types import (
@@ -88,13 +88,45 @@ def compared(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
     return None if target == VOID else (cast(a, target), cast(b, target))
 
 
+def in_one_length(values: Args) -> Args | None:
+    """What is compared with a CHAR(n) column, if it is such a column or a literal: the shorter with spaces at its end.
+
+    ``None`` if it is another constant: Spark computes those first.
+
+    >>> from headrace.types import parse_type
+    >>> column = Column(parse_type("char(4)"), 1, "c")
+    >>> in_one_length((column, Literal(STRING, "ab")))[1]
+    Literal(type=Type(name='string', precision=0, scale=0, ddl=''), value='ab  ')
+    """
+    fixed = [v.type.limit.length for v in values if is_char(v) and v.type.limit is not None]
+    texts = [v.value for v in values if isinstance(v, Literal) and isinstance(v.value, str)]
+    if not fixed or len(fixed) + len(texts) < len(values):
+        constant = any(not isinstance(v, Literal) and not columns(v) for v in values)
+        return None if fixed and constant else values
+    length = max(*fixed, *map(len, texts), 0)
+    return tuple(_lengthened(v, length) for v in values)
+
+
+def is_char(expr: Expr) -> bool:
+    return isinstance(expr, Column) and expr.type.limit is not None and expr.type.limit.fixed
+
+
+def _lengthened(expr: Expr, length: int) -> Expr:
+    if isinstance(expr, Literal):
+        return Literal(expr.type, expr.value.ljust(length))
+    if expr.type.limit is None or expr.type.limit.length == length:
+        return expr
+    return Call(STRING, "concat", (expr, Literal(STRING, " " * (length - expr.type.limit.length))))
+
+
 def _integer_literal(expr: Expr) -> TypeGuard[Literal]:
     return isinstance(expr, Literal) and expr.type.is_integer and expr.value is not None
 
 
 def comparison(operator: str) -> Rule:
     def rule(args: Args) -> Expr | None:
-        sides = compared(*args)
+        given = in_one_length(args)
+        sides = compared(*given) if given else None
         return Call(BOOLEAN, operator, sides) if sides else None
 
     return rule
@@ -139,7 +171,8 @@ def _null_test(name: str) -> Rule:
 
 
 def _in(args: Args) -> Expr | None:
-    values = alternatives(args, "IN")
+    given = in_one_length(args)
+    values = alternatives(given, "IN") if given else None
     return Call(BOOLEAN, "in", values) if values and values[0].type != VOID else None
 
 
@@ -320,7 +353,9 @@ SCALARS: dict[str, Function] = {
 }
 """Scalar functions and operators, by Spark's names (aliases too); the call built has the canonical one."""
 
-TIME_UNIT_FIRST = frozenset(("date_add", "dateadd", "timestampadd", "datediff", "date_diff", "timestampdiff"))
+TIME_UNIT_FIRST = frozenset(
+    ("date_add", "dateadd", "timestampadd", "datediff", "date_diff", "timestampdiff", "timediff")
+)
 """Functions whose three-argument form starts with a unit word (``datediff(DAY, a, b)``), not a column."""
 
 OTHER_FORMS = {"to_date": (2,), "date_add": (3,), "dateadd": (3,), "datediff": (3,), "date_diff": (3,)}

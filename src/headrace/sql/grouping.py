@@ -5,8 +5,8 @@ elements for all combinations. The block becomes a UNION ALL of one grouping a s
 the same rows, with NULL for the keys a set leaves out. Over a stream the split keeps the
 state of the finest set alone and rolls the others up from it at each query.
 
->>> from headrace.sql.parsing import parse_tree
->>> group = parse_tree("SELECT 1 FROM s GROUP BY a, ROLLUP (b, c)").args["group"]
+>>> from headrace.sql.grammar import parse_query
+>>> group = parse_query("SELECT 1 FROM s GROUP BY a, ROLLUP (b, c)").args["group"]
 >>> [[key.name for key in one] for one in grouping_sets(group)]
 [['a', 'b', 'c'], ['a', 'b'], ['a']]
 """
@@ -20,6 +20,8 @@ from sqlglot import exp
 
 from headrace.plan.exprs import Agg, Column, Expr, Literal
 from headrace.plan.nodes import Aggregate, Node, Project, UnionAll
+from headrace.sql.scope import Scope
+from headrace.sql.source import replace, text_of
 from headrace.sql.tree import OutsideAlgebra, function_name, position_of
 from headrace.types import BIGINT, INT, TINYINT
 
@@ -56,7 +58,7 @@ def key_trees(group: exp.Expr, sets: Sets) -> list[exp.Expr]:
     found: dict[str, exp.Expr] = {}
     written = [key for e in group.expressions for key in _keys(e)]
     for key in [*written, *(k for one in sets for k in one)]:
-        found.setdefault(key.sql(), key)
+        found.setdefault(text_of(key), key)
     return list(found.values())
 
 
@@ -73,8 +75,9 @@ def union_of_sets(
     for chosen in sets:
         by = {i: (Column.fresh(c.name, c.type), e) for i, (c, e) in enumerate(keys) if i in chosen}
         own = [(Column.fresh(c.name, c.type), a) for c, a in aggs]
-        # No keys at all still means no row over no rows: the set of nothing groups by a constant.
-        grouped = Aggregate(child, tuple(by.values()) or ((Column.fresh("all", INT), Literal(INT, 1)),), tuple(own))
+        # Beside other sets the set of nothing has no row over no rows: it groups by a constant. Alone it has one.
+        alone = () if len(sets) == 1 and not keys else ((Column.fresh("all", INT), Literal(INT, 1)),)
+        grouped = Aggregate(child, tuple(by.values()) or alone, tuple(own))
         left_out = [int(i not in chosen) for i in range(len(keys))]
         outputs: list[tuple[Column, Expr]] = []
         for i, (column, _) in enumerate(keys):
@@ -92,6 +95,22 @@ def union_of_sets(
 def is_grouping_call(tree: exp.Expr) -> bool:
     """Whether the tree is ``grouping(…)`` or ``grouping_id(…)``."""
     return function_name(tree) in ("grouping", "grouping_id")
+
+
+def with_grouping_id(tree: exp.Select, scope: Scope) -> exp.Select:
+    """The block with Hive's ``grouping__id`` read as ``grouping_id()``, unless a column is called so."""
+    name = "grouping__id"
+    if scope.knows(name) or not any(c.name.lower() == name for c in tree.find_all(exp.Column)):
+        return tree
+    tree = tree.copy()
+    for column in [c for c in tree.find_all(exp.Column) if c.name.lower() == name]:
+        if column.find_ancestor(exp.Query) is tree:
+            if column.parent is tree and column.arg_key == "expressions":
+                alias = exp.Alias(alias=exp.to_identifier(column.name))
+                replace(column, alias).set("this", exp.Anonymous(this="grouping_id", expressions=[]))
+            else:
+                replace(column, exp.Anonymous(this="grouping_id", expressions=[]))
+    return tree
 
 
 def _of(element: exp.Expr) -> Sets:

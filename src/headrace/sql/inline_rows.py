@@ -29,7 +29,7 @@ from headrace.plan.exprs import Column, Expr, Literal
 from headrace.plan.nodes import Node, Project, Scan
 from headrace.sql import literals
 from headrace.sql.coercion import as_decimal, common_type
-from headrace.sql.parsing import place
+from headrace.sql.lexer import place
 from headrace.types import BOOLEAN, MAX_PRECISION, STRING, TIMESTAMP, VOID, Field, Schema, Type
 
 __all__ = ["INLINE", "UTC", "InlineRows", "inline_rows"]

@@ -91,7 +91,11 @@ def _decimal(digits: str, text: str) -> Literal:
     precision, scale = (len(unscaled), -exponent) if exponent <= 0 else (len(unscaled) + exponent, 0)
     precision = max(precision, scale)
     if precision > MAX_PRECISION:
-        raise _out_of_range(text)
+        raise SqlError(
+            "DECIMAL_PRECISION_EXCEEDS_MAX_PRECISION",
+            f"{text} has more digits than the {MAX_PRECISION} of a decimal",
+            hint="write it with an exponent, as a double",
+        )
     return Literal(decimal(precision, scale), Decimal(format(value, "f")))
 
 
@@ -204,7 +208,7 @@ def interval(parts: list[tuple[str, str]]) -> Literal | None:
     months, micros, fields = 0, Decimal(0), set()
     for count, unit in parts:
         unit = unit.lower().removesuffix("s")
-        amount = Decimal(count.replace(" ", ""))
+        amount = Decimal("".join(count.split()))
         if unit not in _MONTHS and unit not in _MICROS:
             return None
         if amount != int(amount) and unit != "second":
@@ -250,8 +254,12 @@ def interval_span(text: str, first: str, last: str) -> Literal | None:
     fields = _FIELDS[_FIELDS.index(first) : _FIELDS.index(last) + 1]
     body = text.strip()
     sign = -1 if body.startswith("-") else 1
+    # A blank stands behind days and nowhere else.
+    marks = [" " if field == "day" else ":" for field in fields[:-1]]
     numbers = re.split(r"[ :]", body.lstrip("+-"))
-    if len(fields) < 2 or len(numbers) != len(fields) or not all(re.fullmatch(r"\d+(\.\d{1,6})?", n) for n in numbers):
+    if re.findall(r"[ :]", body) != marks or not all(re.fullmatch(r"\d+(\.\d{1,6})?", n) for n in numbers):
+        return None
+    if len(fields) < 2 or body[:2] in ("--", "++", "-+", "+-"):
         return None
     found = interval(list(zip(numbers, fields, strict=True)))
     if found is None or found.type.sql != f"interval {first} to {last}":

@@ -5,14 +5,14 @@ Spark prints the expression with every operator in parentheses, string literals
 without quotes, qualifiers and implicit casts dropped, functions by the name
 they were called by. The few that print otherwise are listed here.
 
->>> from sqlglot import parse_one
->>> from headrace.sql.verbatim import Verbatim
->>> [output_name(parse_one(q, read=Verbatim)) for q in ("count(*)", "SUM(t.id+1)", "a != 'x'", "cast(a as int)")]
+>>> from headrace.sql.grammar import parse_expression
+>>> [output_name(parse_expression(q)) for q in ("count(*)", "SUM(t.id+1)", "a != 'x'", "cast(a as int)")]
 ['count(1)', 'sum((id + 1))', '(NOT (a = x))', 'a']
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -22,9 +22,10 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.plan.exprs import Literal
 from headrace.sql import literals
+from headrace.sql.expression_grammar import TYPED_LITERAL
 from headrace.sql.functions import CAST_FUNCTIONS, TIME_UNIT_FIRST
+from headrace.sql.source import text_of
 from headrace.sql.tree import dotted
-from headrace.sql.verbatim import TYPED_LITERAL, Verbatim
 from headrace.types import DATE, DOUBLE, FLOAT, TIMESTAMP_NTZ, Type, parse_type
 
 TypeOf = Callable[[exp.Expr], Type | None]
@@ -36,6 +37,7 @@ def output_name(node: exp.Expr, type_of: TypeOf | None = None, depth_of: DepthOf
 
     Two names depend on a type: a date plus days is called ``date_add(d, 1)``.
     ``type_of`` tells the type of a part; without it nothing is taken for a date.
+    An alias of an earlier item is a reference to it (-2), and a call without parentheses gets them (-1).
     A field prints with its struct (``size(s.a)``), a column without its relation:
     ``depth_of`` tells how many of a name's parts are fields; without it none is.
     """
@@ -44,7 +46,7 @@ def output_name(node: exp.Expr, type_of: TypeOf | None = None, depth_of: DepthOf
         return node.alias
     printer = _Printer(type_of or (lambda _: None), depth_of or (lambda _: 0))
     if (parts := dotted(node)) is not None:
-        return parts[-1]
+        return printer.column(node) if len(parts) == 1 else parts[-1]
     if isinstance(node, exp.Cast | exp.TryCast) and isinstance(node.this, exp.Column) and not _is_typed_literal(node):
         return node.this.name if "." not in printer.column(node.this) else printer.name(node)
     if isinstance(node, exp.Anonymous) and node.name.lower() == "window":
@@ -116,9 +118,10 @@ class _Printer:
         if isinstance(node, exp.Add | exp.Sub) and (shifted := self.shifted(node)) is not None:
             return shifted
         if (symbol := _INFIX.get(type(node))) is not None:
+            symbol = ">>>" if node.args.get("unsigned") else symbol
             return f"({self.name(node.this)} {symbol} {self.name(node.expression)})"
         special = _SPECIAL.get(type(node))
-        return special(self, node) if special else node.sql(Verbatim)
+        return special(self, node) if special else text_of(node)
 
     def names(self, nodes: list[exp.Expr]) -> str:
         return ", ".join(self.name(n) for n in nodes)
@@ -156,29 +159,29 @@ class _Printer:
 
     def column(self, node: exp.Expr) -> str:
         parts = dotted(node) or (node.name,)
+        depth = self.depth_of(node) if len(parts) == 1 else 0
+        if depth < 0:  # no column: a call without parentheses, or another item
+            return f"{parts[0].lower()}()" if depth == -1 else f"lateralAliasReference({parts[0]})"
         return ".".join(parts[-1 - self.depth_of(node) :]) if len(parts) > 1 else parts[0]
 
     def paren(self, node: exp.Expr) -> str:
         return self.name(node.this)
 
     def negation(self, node: exp.Expr) -> str:
-        inner = node.this
-        if isinstance(inner, exp.Is) and isinstance(inner.expression, exp.Null):
-            return f"({self.name(inner.this)} IS NOT NULL)"
-        return f"(NOT {self.name(inner)})"
+        return f"(NOT {self.name(node.this)})"
 
     def different(self, node: exp.Expr) -> str:
         symbol = "=" if isinstance(node, exp.NEQ) else "<=>"
         return f"(NOT ({self.name(node.this)} {symbol} {self.name(node.expression)}))"
 
     def minus(self, node: exp.Expr) -> str:
-        if isinstance(node.this, exp.Literal) and not node.this.is_string:
-            return _number_text("-" + node.this.name)
         return f"(- {self.name(node.this)})"
 
     def is_(self, node: exp.Expr) -> str:
-        if isinstance(node.expression, exp.Null):
+        if isinstance(node.expression, exp.Null | exp.Var):  # IS UNKNOWN
             return f"({self.name(node.this)} IS NULL)"
+        if isinstance(node.expression, exp.Not):
+            return f"({self.name(node.this)} IS NOT NULL)"
         return f"({self.name(node.this)} <=> {self.name(node.expression)})"
 
     def between(self, node: exp.Expr) -> str:
@@ -191,11 +194,15 @@ class _Printer:
         escape = ""
         if isinstance(node, exp.Escape):
             escape, node = f" ESCAPE '{node.expression.name}'", node.this
+        if isinstance(node.expression, exp.Any | exp.All):
+            which = "any" if isinstance(node.expression, exp.Any) else "all"
+            name = f"lower({self.name(node.this)})" if isinstance(node, exp.ILike) else self.name(node.this)
+            return f"{'not' if node.args.get('negate') else ''}like{which}({name})"
         if isinstance(node, exp.ILike):
             text = f"ilike({self.names([node.this, node.expression])})"
         else:
             text = f"{self.name(node.this)} LIKE {self.name(node.expression)}{escape}"
-        return f"(NOT {text})" if node.args.get("negate") else text
+        return text
 
     def rlike(self, node: exp.Expr) -> str:
         return f"RLIKE({self.names([node.this, node.expression])})"
@@ -212,9 +219,9 @@ class _Printer:
         return text + (f" ELSE {self.name(default)}" if default is not None else "") + " END"
 
     def cast(self, node: exp.Expr) -> str:
-        to = node.args["to"].sql(Verbatim)
+        to = node.args["to"].name
         target = parse_type(to)
-        if _is_typed_literal(node) and target is not None:
+        if _is_typed_literal(node):
             return _typed_literal_text(node.this.name, target)
         if to.partition("<")[0].strip().lower() in ("array", "map", "struct"):
             return self.name(node.this)
@@ -228,7 +235,9 @@ class _Printer:
         return f"extract({node.this.name} FROM {self.name(node.expression)})"
 
     def substring(self, node: exp.Expr) -> str:
-        start, length = node.args["start"], node.args.get("length")
+        start, length = node.args.get("start"), node.args.get("length")
+        if start is None:
+            return f"substring({self.name(node.this)})"  # too few for any answer, but a name is asked for first
         last = "2147483647" if length is None else self.name(length)
         return f"substring({self.name(node.this)}, {self.name(start)}, {last})"
 
@@ -265,7 +274,7 @@ class _Printer:
         return f"X'{'0' * (len(digits) % 2)}{digits}'"
 
     def interval(self, node: exp.Expr) -> str:
-        return self.interval_literal(node) or node.sql(Verbatim)
+        return self.interval_literal(node) or text_of(node)
 
     def filtered(self, node: exp.Expr) -> str:
         return f"{self.name(node.this)} FILTER (WHERE {self.name(node.expression.this)})"
@@ -291,7 +300,7 @@ class _Printer:
             return f"LOG({'E(), ' if len(args) == 1 else ''}{self.names(args)})"
         if name in TIME_UNIT_FIRST and len(args) == 3:
             name = "timestampdiff" if "diff" in name else "timestampadd"
-        name = "date_add" if name == "dateadd" else name
+        name = {"dateadd": "date_add", "array_agg": "collect_list"}.get(name, name)
         printed = name.upper() if name in _CAPITALS else name
         texts = [self.name(a) for a in args]
         return f"{printed}({', '.join([*texts, *_DEFAULTS.get((name, len(args)), ())])})"
@@ -316,7 +325,6 @@ _SPECIAL: dict[type[exp.Expr], Callable[[_Printer, exp.Expr], str]] = {
     exp.Cast: _Printer.cast,
     exp.TryCast: _Printer.cast,
     exp.DPipe: _Printer.concat,
-    exp.Concat: lambda printer, node: "".join(part.name for part in node.expressions),
     exp.Extract: _Printer.extract,
     exp.Substring: _Printer.substring,
     exp.Trim: _Printer.trim,
@@ -324,8 +332,8 @@ _SPECIAL: dict[type[exp.Expr], Callable[[_Printer, exp.Expr], str]] = {
     exp.Bracket: _Printer.bracket,
     exp.StrPosition: _Printer.position,
     exp.Literal: _Printer.literal,
-    exp.RawString: lambda printer, node: node.name,
     exp.Null: lambda printer, node: "NULL",
+    exp.Var: lambda printer, node: node.name,
     exp.Boolean: lambda printer, node: "true" if node.this else "false",
     exp.HexString: _Printer.hex_string,
     exp.Interval: _Printer.interval,
@@ -335,8 +343,6 @@ _SPECIAL: dict[type[exp.Expr], Callable[[_Printer, exp.Expr], str]] = {
     exp.Distinct: _Printer.distinct,
     exp.IgnoreNulls: lambda printer, node: printer.name(node.this),
     exp.RespectNulls: lambda printer, node: printer.name(node.this),
-    exp.CurrentDate: lambda printer, node: "current_date()",
-    exp.CurrentTimestamp: lambda printer, node: "current_timestamp()",
 }
 
 
@@ -350,7 +356,9 @@ def _number_text(text: str) -> str:
         return text  # out of range: binding reports it
     if literal.type in (FLOAT, DOUBLE):
         return java_double(literal.value, single=literal.type == FLOAT)
-    return format(literal.value, "f") if isinstance(literal.value, Decimal) else str(literal.value)
+    if isinstance(literal.value, Decimal):
+        return str(abs(literal.value) if not literal.value else literal.value)  # Java knows no -0.0
+    return str(literal.value)
 
 
 def java_double(value: float, *, single: bool = False) -> str:
@@ -368,7 +376,9 @@ def java_double(value: float, *, single: bool = False) -> str:
     return f"{'-' if sign else ''}{digits[0]}.{fraction}E{shortest.adjusted()}"
 
 
-def _typed_literal_text(text: str, target: Type) -> str:
+def _typed_literal_text(text: str, target: Type | None) -> str:
+    if target is None:
+        return f"TIME '{_time_of_day(text)}'"
     if target == DATE:
         day = literals.date_literal(text)
         return f"DATE '{day.value.isoformat() if day else text}'"
@@ -379,6 +389,19 @@ def _typed_literal_text(text: str, target: Type) -> str:
         if moment.value.microsecond:
             shown += f".{moment.value.microsecond:06d}".rstrip("0")
     return f"{'TIMESTAMP_NTZ' if target == TIMESTAMP_NTZ else 'TIMESTAMP'} '{shown}'"
+
+
+def _time_of_day(text: str) -> str:
+    """``TIME '1:2:3.50'`` as Spark shows it; spellings it knows besides are left as they are.
+
+    >>> _time_of_day("1:2:3.50"), _time_of_day("10:20")
+    ('01:02:03.5', '10:20:00')
+    """
+    found = re.fullmatch(r"(\d{1,2}):(\d{1,2})(?::(\d{1,2})(\.\d{1,6})?)?", text.strip())
+    if found is None:
+        return text
+    hour, minute, second, rest = found.groups()
+    return f"{int(hour):02}:{int(minute):02}:{int(second or 0):02}{(rest or '').rstrip('0').rstrip('.')}"
 
 
 _UNITS = {"day": 86_400_000_000, "hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}

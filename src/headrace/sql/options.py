@@ -8,15 +8,16 @@ A length of time is days, hours, minutes, seconds: months and years are longer o
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from sqlglot import exp
 
 from headrace.catalog import Buffer
 from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.sql.cursor import Cursor
 from headrace.sql.literals import interval_literal, interval_text
-from headrace.sql.parsing import node_at
+from headrace.sql.source import text_of
 
 _OVERFLOWS = ("block", "overwrite", "error")
 _DAY = 86_400_000_000
@@ -26,96 +27,104 @@ _LONGEST_WAIT = 36_500 * _DAY
 """A hundred years: clocks count nanoseconds in 64 bits."""
 
 
-def retain_of(tree: exp.Expr, at: Position) -> int | None:
+@dataclass(frozen=True, slots=True)
+class Option:
+    """``name = value`` in a WITH clause."""
+
+    name: str
+    value: exp.Expr
+    position: Position
+
+    def refuse(self, condition: str, hint: str) -> SqlError:
+        """The value is no good."""
+        return SqlError(condition, f"{self.name} is {text_of(self.value)}", position=self.position, hint=hint)
+
+
+def with_options(reader: Cursor) -> list[Option]:
+    """``WITH (name = value, …)``, or Spark's ``TBLPROPERTIES (…)``, if that is next."""
+    if reader.word() in ("COMMENT", "PARTITIONED", "CLUSTERED", "OPTIONS", "LOCATION"):
+        raise NotYetSupported("COMMENT and other properties of a relation", position=reader.position())
+    return reader.listed(lambda: _option(reader)) if reader.take("WITH") or reader.take("TBLPROPERTIES") else []
+
+
+def _option(reader: Cursor) -> Option:
+    name = (reader.string("an option") if reader.at_string() else reader.name()).lower()
+    if not reader.take("="):
+        reader.fail("'='")
+    position = reader.position()
+    return Option(name, reader.expression(), position)
+
+
+def retain_of(options: list[Option]) -> int | None:
     """For how many microseconds a view keeps its groups, if its CREATE statement says so."""
-    properties = tree.args.get("properties")
     found: int | None = None
-    for option in properties.expressions if properties is not None else ():
-        position = node_at(option) or at
-        if type(option) is not exp.Property:  # those Spark has a word for are kinds of their own
-            raise NotYetSupported("COMMENT and other properties of a view", position=position)
-        if option.name.lower() != "retain":
+    for option in options:
+        if option.name != "retain":
             raise SqlError(
                 "VIEW_OPTION_UNKNOWN",
                 f"a view has no option {option.name}",
-                position=position,
+                position=option.position,
                 hint="it has retain: WITH (retain = '7 days')",
             )
         if found is not None:
-            raise SqlError("VIEW_REPEATED_OPTION", "retain is given twice", position=position)
-        found = _span("retain", "7 days", option.args.get("value"), position)
+            raise SqlError("VIEW_REPEATED_OPTION", "retain is given twice", position=option.position)
+        found = _span(option, "7 days")
     return found
 
 
-def buffer_of(tree: exp.Expr, at: Position) -> Buffer | None:
+def buffer_of(options: list[Option]) -> Buffer | None:
     """What a CREATE STREAM statement says of the stream's buffer, if it says anything."""
-    properties = tree.args.get("properties")
-    if properties is None:
+    if not options:
         return None
     buffer, given = Buffer(), set[str]()
-    for option in properties.expressions:
-        position, name = node_at(option) or at, option.name.lower()
-        if type(option) is not exp.Property:
-            raise NotYetSupported("COMMENT and other properties of a stream", position=position)
+    for option in options:
+        name = option.name
         if name not in ("capacity", "timeout", "overflow", "patience"):
             raise SqlError(
                 "STREAM_OPTION_UNKNOWN",
-                f"a stream has no option {option.name}",
-                position=position,
+                f"a stream has no option {name}",
+                position=option.position,
                 hint="it has capacity, timeout, overflow, patience: WITH (capacity = 1000000, timeout = '2 seconds')",
             )
         if name in given:
-            raise SqlError("STREAM_REPEATED_OPTION", f"{name} is given twice", position=position)
+            raise SqlError("STREAM_REPEATED_OPTION", f"{name} is given twice", position=option.position)
         given.add(name)
-        value = option.args.get("value")
         if name == "capacity":
-            buffer = replace(buffer, capacity=_capacity(value, position))
+            buffer = replace(buffer, capacity=_capacity(option))
         elif name == "overflow":
-            buffer = replace(buffer, overflow=_overflow(value, position))
+            buffer = replace(buffer, overflow=_overflow(option))
         elif name == "timeout":
-            buffer = replace(buffer, timeout=_span(name, "2 seconds", value, position, _LONGEST_WAIT))
+            buffer = replace(buffer, timeout=_span(option, "2 seconds", _LONGEST_WAIT))
         else:
-            buffer = replace(buffer, patience=_span(name, "2 seconds", value, position, _LONGEST_WAIT))
+            buffer = replace(buffer, patience=_span(option, "2 seconds", _LONGEST_WAIT))
     return buffer
 
 
-def _capacity(value: exp.Expr | None, position: Position) -> int:
-    given = value.name if isinstance(value, exp.Literal) else ""
+def _capacity(option: Option) -> int:
+    given = option.value.name if isinstance(option.value, exp.Literal) else ""
     if not given.isdigit() or not 0 < int(given) < 1 << 62:
-        raise SqlError(
-            "INVALID_CAPACITY",
-            f"capacity is {value.sql() if value is not None else 'empty'}",
-            position=position,
-            hint="give how many rows are to be buffered, 1 or more: capacity = 1000000",
-        )
+        raise option.refuse("INVALID_CAPACITY", "give how many rows are to be buffered, 1 or more: capacity = 1000000")
     return int(given)
 
 
-def _overflow(value: exp.Expr | None, position: Position) -> str:
-    given = value.name.lower() if value is not None else ""
+def _overflow(option: Option) -> str:
+    given = option.value.name.lower() if isinstance(option.value, exp.Literal | exp.Column) else ""
     if given not in _OVERFLOWS:
-        raise SqlError(
-            "INVALID_OVERFLOW",
-            f"overflow is {value.sql() if value is not None else 'empty'}",
-            position=position,
-            hint="it is 'block', 'overwrite' or 'error'",
-        )
+        raise option.refuse("INVALID_OVERFLOW", "it is 'block', 'overwrite' or 'error'")
     return given
 
 
-def _span(name: str, example: str, value: exp.Expr | None, position: Position, longest: int = _EVER) -> int:
-    length = None
+def _span(option: Option, example: str, longest: int = _EVER) -> int:
+    length, value = None, option.value
     if isinstance(value, exp.Interval):
         length = interval_literal(value)
     elif isinstance(value, exp.Literal) and value.is_string:
         length = interval_text(value.name)
     if length is None or length.type.name != "interval_time" or not 0 < length.value <= longest:
-        raise SqlError(
-            f"INVALID_{name.upper()}",
-            f"{name} is {value.sql() if value is not None else 'empty'}",
-            position=position,
-            hint=f"give a length of time in days (up to {longest // _DAY:,}), hours, minutes or seconds: "
-            f"{name} = '{example}'",
+        raise option.refuse(
+            f"INVALID_{option.name.upper()}",
+            f"give a length of time in days (up to {longest // _DAY:,}), hours, minutes or seconds: "
+            f"{option.name} = '{example}'",
         )
     return int(length.value)
 

@@ -21,9 +21,16 @@ def limit_of(tree: exp.Expr, analyzer: Analyzer) -> tuple[int | None, int]:
 
     def constant(part: str) -> int | None:
         clause = tree.args.get(part)
-        if clause is None or (isinstance(clause.expression, exp.Var) and clause.expression.name.upper() == "ALL"):
+        if clause is None:
             return None
-        bound = bind_expr(clause.expression, Scope(), analyzer)
+        try:
+            bound = bind_expr(clause.expression, Scope(), analyzer)
+        except SqlError as error:
+            if error.condition != "UNRESOLVED_COLUMN":
+                raise
+            raise SqlError(
+                "INVALID_LIMIT_LIKE_EXPRESSION", f"{part.upper()} names a column", position=error.position
+            ) from None
         if not isinstance(bound, Literal) or not isinstance(bound.value, int):
             raise OutsideAlgebra(f"a computed {part.upper()}", position_of(clause))
         if bound.value < 0:
@@ -33,9 +40,20 @@ def limit_of(tree: exp.Expr, analyzer: Analyzer) -> tuple[int | None, int]:
     return constant("limit"), constant("offset") or 0
 
 
+def means_all(node: exp.Expr, scope: Scope) -> bool:
+    """Whether ``GROUP BY ALL`` or ``ORDER BY ALL`` is said, and no column is called so."""
+    if not (isinstance(node, exp.Column) and len(node.parts) == 1 and node.name.lower() == "all"):
+        return False
+    try:
+        scope.column(("all",), None)
+    except SqlError as error:
+        return error.condition == "UNRESOLVED_COLUMN"
+    return False
+
+
 def ordinal(node: exp.Expr, items: Sequence[T], clause: str) -> T | None:
     """``ORDER BY 2``, ``GROUP BY 2``: the second item of the select list."""
-    if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdigit():
+    if not isinstance(node, exp.Literal) or node.is_string or not node.name.removeprefix("-").isdigit():
         return None
     index = int(node.name)
     if not 1 <= index <= len(items):

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.errors import SqlError
 from headrace.plan.nodes import Draw, Node
 from headrace.sample.limits import MEMORY_BYTES, check_size
 from headrace.sql.tree import OutsideAlgebra, position_of
 
 MAX_SEED = (1 << 63) - 1
-_LATER_CLAUSES = ("where", "group", "having", "order", "limit")
-"""The parser takes a TABLESAMPLE behind them too, where it would look as if it drew from what they leave."""
 
 
 def is_reservoir(sample: exp.Expr | None) -> bool:
@@ -45,35 +43,3 @@ def drawn_from(node: Node, sample: exp.Expr | None) -> Node:
         )
     rows = check_size(int(size.name), types, MEMORY_BYTES, position)
     return Draw(node, rows, None if seed is None else int(seed.name))
-
-
-def with_sample_of(select: exp.Select, item: exp.Expr | None) -> exp.Expr | None:
-    """The one FROM item, with the TABLESAMPLE that was written behind its alias."""
-    sample = select.args.get("sample")
-    if sample is None:
-        return item
-    place = position_of(sample)
-    before = [position_of(select.args.get(clause)) for clause in _LATER_CLAUSES]
-    if item is None or (place and any(clause and _order(clause) < _order(place) for clause in before)):
-        raise SqlError(
-            "PARSE_SYNTAX_ERROR",
-            "TABLESAMPLE stands behind a relation",
-            position=place,
-            hint="write FROM t TABLESAMPLE RESERVOIR (10 ROWS) WHERE …, or draw from a subquery: "
-            "FROM (SELECT … WHERE …) TABLESAMPLE RESERVOIR (10 ROWS)",
-        )
-    if not is_reservoir(sample):
-        raise OutsideAlgebra("TABLESAMPLE", position_of(sample))
-    if select.args.get("joins") or item.args.get("sample") is not None:
-        raise NotYetSupported(
-            "TABLESAMPLE behind the alias of a joined relation",
-            position=position_of(sample),
-            hint="write it before the alias: t TABLESAMPLE RESERVOIR (10 ROWS) AS a",
-        )
-    sampled = item.copy()
-    sampled.set("sample", sample.copy())
-    return sampled
-
-
-def _order(place: Position) -> tuple[int, int]:
-    return place.line, place.column

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.errors import Position, SqlError
 from headrace.plan.exprs import Column, Expr
 
 
@@ -54,12 +54,14 @@ class Scope:
         if self.outer is not None and (outside := self.outer._matches(wanted)) and len(outside) == 1:
             self.seen_outside.add(outside[0].id)
             return outside[0]
-        if wanted == ("window",) and ("window", "start") in self.extras:
-            raise NotYetSupported("a window as one column", position=position, hint="select window.start, window.end")
         known = sorted({c.name for s in self.sources for c in s.columns})
         near = get_close_matches(parts[-1], known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"columns here: {', '.join(known) or 'none'}"
         raise SqlError("UNRESOLVED_COLUMN", f"there is no column {name}", position=position, hint=hint)
+
+    def knows(self, name: str) -> bool:
+        """Whether a column of this block's own relations has this name."""
+        return (name,) in self.extras or bool(self._matches((name,)))
 
     def star(self, qualifier: str | None, position: Position | None) -> list[Column]:
         """The columns ``*`` or ``qualifier.*`` stands for."""
@@ -68,7 +70,7 @@ class Scope:
         for source in self.sources:
             if source.name.lower() == qualifier.lower():
                 return list(source.columns)
-        raise SqlError("CANNOT_RESOLVE_STAR", f"there is no relation {qualifier} in FROM", position=position)
+        raise SqlError("CANNOT_RESOLVE_STAR_EXPAND", f"there is no relation {qualifier} in FROM", position=position)
 
     def _matches(self, wanted: tuple[str, ...]) -> list[Column]:
         if len(wanted) == 1:
@@ -92,8 +94,16 @@ class OutputScope:
     below: Scope
     aliases: dict[int, Expr] = field(default_factory=dict)
     """Stand-in columns handed out for outputs, to be replaced by their expressions."""
+    columns_first: bool = False
+    """Whether an output's name is only looked at where no column has it."""
 
     def column(self, parts: tuple[str, ...], position: Position | None) -> Column:
+        if self.columns_first:
+            try:
+                return self.below.column(parts, position)
+            except SqlError as error:
+                if error.condition != "UNRESOLVED_COLUMN" or parts[-1].lower() not in self.outputs:
+                    raise
         if len(parts) == 1 and parts[0].lower() in self.outputs:
             expr = self.outputs[parts[0].lower()]
             stand_in = Column.fresh(parts[0], expr.type)

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlglot.tokenizer_core import TokenType
-
 from headrace.errors import HeadraceError, Position
-from headrace.sql.parsing import places, tokens
+from headrace.sql.lexer import each_token, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +39,9 @@ def split_statements(text: str) -> list[Placed]:
     cuts: list[tuple[int, int]] = []
     start: int | None = None
     end = 0
-    for token in tokens(text):
-        if token.token_type != TokenType.SEMICOLON:
-            start, end = token.start if start is None else start, token.end + 1
+    for token in each_token(text):
+        if token.upper != ";":
+            start, end = token.start if start is None else start, token.end
         elif start is not None:
             cuts.append((start, end))
             start = None

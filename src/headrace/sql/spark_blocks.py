@@ -14,10 +14,10 @@ from sqlglot import exp
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node, SparkSql, renaming
 from headrace.sql.expressions import Analyzer
-from headrace.sql.parsing import Dialect
 from headrace.sql.sampling import is_reservoir
+from headrace.sql.source import cut, span_of
 from headrace.sql.system import is_system, name_of
-from headrace.types import Field, Schema
+from headrace.types import Field, Schema, quote
 
 
 class QueryAnalyzer(Analyzer, Protocol):
@@ -25,6 +25,9 @@ class QueryAnalyzer(Analyzer, Protocol):
 
     def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
         """The columns Spark gives ``text`` over empty relations of these names; SqlError if it refuses."""
+
+    def relations_read(self, text: str, inputs: Mapping[str, Schema]) -> list[str]:
+        """Those of these relations that ``text`` reads."""
 
 
 def spark_block(
@@ -49,38 +52,55 @@ def spark_block(
         inputs[name] = node
         return name
 
-    tree = tree.copy()
-    tree.set("with_", None)  # its CTEs are bound already, each under its name
+    cuts: list[Cut] = []
+    clause = tree.args.get("with_")
+    if clause is not None:  # its CTEs are bound already, each under its name
+        cuts.append(_instead(clause, ""))
 
-    def visit(part: exp.Expr, known: set[str]) -> None:
-        for child in list(part.iter_expressions()):
-            if isinstance(child, exp.Subquery | exp.Select | exp.SetOperation) and not isinstance(part, exp.CTE):
+    def visit(part: exp.Expr, known: frozenset[str]) -> None:
+        for child in part.iter_expressions():
+            if child is clause:
+                continue
+            if isinstance(child, exp.Query) and not isinstance(part, exp.CTE):
                 bound = alone(child)
-                if bound is not None:
-                    query = exp.select("*").from_(exp.to_table(take(bound)))
-                    child.replace(_in_place(child, query))
+                if bound is not None and not _repeats_name(bound):
+                    query = child.this if isinstance(child, exp.Subquery) else child
+                    cuts.append(_instead(query, f"SELECT * FROM {take(bound)}"))
+                    if isinstance(child, exp.Subquery):
+                        drawn(child)
                     continue
             system = isinstance(child, exp.Table) and is_system(child)
             if isinstance(child, exp.Table) and (system or isinstance(child.this, exp.Identifier)):
                 if system or child.name.lower() not in known:
-                    name = take(relation(child))
-                    if is_reservoir(child.args.get("sample")):
-                        child.set("sample", None)  # the input is drawn already
-                    alias = name_of(child)
-                    child.set("db", None)
-                    child.set("this", exp.to_identifier(name, quoted=True))
-                    if not child.args.get("alias"):
-                        child.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
+                    named(child, take(relation(child)))
+                continue
+            if isinstance(child, exp.Table):
+                visit(child, known)
                 continue
             inner = known
-            if child.args.get("with_") is not None:
-                inner = known | {c.alias.lower() for c in child.args["with_"].expressions}
+            if (own := child.args.get("with_")) is not None:
+                inner = known | {c.alias.lower() for c in own.expressions}
             visit(child, inner)
 
-    holder = exp.Subquery(this=tree)
-    visit(tree, set())
-    del holder
-    text = tree.sql(Dialect)
+    def drawn(item: exp.Expr) -> None:
+        sample = item.args.get("sample")
+        if sample is not None and is_reservoir(sample):
+            cuts.append(_instead(sample, ""))  # the input is drawn already
+
+    def named(table: exp.Table, name: str) -> None:
+        """The input where the relation was named, under the relation's own name."""
+        first, last = span_of(table.args.get("catalog") or table.args.get("db") or table.this), span_of(table.this)
+        whole = span_of(table)
+        assert first is not None and last is not None and whole is not None
+        cuts.append((first.start, last.end, name))
+        drawn(table)
+        if not table.args.get("alias") and not _stands_alone(table):
+            cuts.append((whole.end, whole.end, f" AS {quote(name_of(table))}"))
+
+    visit(tree, frozenset())
+    whole = span_of(tree)
+    assert whole is not None
+    text = cut(whole, cuts)
     names = tuple(inputs)
     nodes = tuple(_named_input(n) for n in inputs.values())
     schemas = {n: tuple(Field(c.name, c.type) for c in node.output) for n, node in zip(names, nodes, strict=True)}
@@ -89,18 +109,35 @@ def spark_block(
     return SparkSql(text, names, nodes, columns, reason)
 
 
-def _in_place(child: exp.Expr, query: exp.Select) -> exp.Expr:
-    """``query`` standing where ``child`` stood, under the same alias."""
-    if isinstance(child, exp.Subquery):
-        return exp.Subquery(this=query, alias=child.args.get("alias"))
-    return query
+def opaque_block(text: str, reason: str, analyzer: QueryAnalyzer, candidates: Mapping[str, Node]) -> SparkSql:
+    """A query whose syntax only Spark knows, as it was written, over those of the candidates that it reads."""
+    known = {name: _named_input(node) for name, node in candidates.items()}
+    schemas = {n: tuple(Field(c.name, c.type) for c in node.output) for n, node in known.items()}
+    read = analyzer.relations_read(text, schemas)
+    schema = analyzer.query_schema(text, {name: schemas[name] for name in read})
+    columns = tuple(Column.fresh(f.name, f.type) for f in schema)
+    return SparkSql(text, tuple(read), tuple(known[name] for name in read), columns, reason)
+
+
+def _stands_alone(table: exp.Table) -> bool:
+    """Whether this is ``TABLE t``, which takes no alias."""
+    whole, name = span_of(table), span_of(table.this)
+    return whole is not None and name is not None and whole.text[whole.start : name.start].upper().startswith("TABLE")
+
+
+Cut = tuple[int, int, str]
+
+
+def _instead(part: exp.Expr, text: str) -> Cut:
+    span = span_of(part)
+    assert span is not None
+    return span.start, span.end, text
+
+
+def _repeats_name(node: Node) -> bool:
+    return len({c.name.lower() for c in node.output}) < len(node.output)
 
 
 def _named_input(node: Node) -> Node:
     """An input with distinct column names, as a relation Spark can be handed."""
-    seen: set[str] = set()
-    for column in node.output:
-        if column.name.lower() in seen:
-            return renaming(node, [f"_{i}" for i in range(len(node.output))])
-        seen.add(column.name.lower())
-    return node
+    return renaming(node, [f"_{i}" for i in range(len(node.output))]) if _repeats_name(node) else node

@@ -1,25 +1,25 @@
 """Headrace's statements, parsed: Spark SQL plus a few of our own.
 
-Queries and column lists are sqlglot's to read (``sql/parsing.py``, ``sql/columns.py``);
-statements Spark does not have (CREATE STREAM, COPY …) are read here, from the same tokens.
+Queries are read by ``sql/grammar.py``, column lists by ``sql/columns.py``, the words around them here, all from the
+same tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
 
 from headrace.catalog import Buffer, FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
-from headrace.sql.columns import declaration, definition
+from headrace.sql.columns import definition
 from headrace.sql.copy_options import copy_options
 from headrace.sql.cursor import Cursor
-from headrace.sql.files_clause import files_clause, using_at
-from headrace.sql.options import buffer_of, retain_of
-from headrace.sql.parsing import blank, node_at, parse_tree, place, relation_name, tokens
+from headrace.sql.files_clause import files_clause, is_own
+from headrace.sql.lexer import Kind, place, tokens
+from headrace.sql.options import buffer_of, retain_of, with_options
+from headrace.sql.token_reader import Beyond
 from headrace.types import Schema
 
 
@@ -142,16 +142,22 @@ Create = CreateStream | CreateTable | CreateTableAs | CreateView | CreateSample
 Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
-_ANEW = "make the table anew: CREATE TABLE … AS with the rows as they should be, then DROP the old one"
+_READ = "views that read it go first (DESCRIBE shows their text; over a stream they begin empty again)"
+_ANEW = (
+    "make it anew: CREATE TABLE kept AS SELECT … with the rows as they should be, DROP TABLE t, CREATE TABLE t (…), "
+    f"INSERT INTO t SELECT * FROM kept, DROP TABLE kept; {_READ}. A table over files, USING parquet LOCATION '…', "
+    "changes with its files"
+)
 _ALONE = "leave it out: each statement commits by itself, or changes nothing"
 _NOT_YET = {
     "UPDATE": ("UPDATE of a table", _ANEW),
     "DELETE": ("DELETE from a table", _ANEW),
     "MERGE": ("MERGE INTO a table", _ANEW),
-    "TRUNCATE": ("TRUNCATE of a table", "DROP it and CREATE it again"),
+    "TRUNCATE": ("TRUNCATE of a table", f"DROP TABLE t, then CREATE TABLE t (…) again; {_READ}"),
     "ALTER": (
         "ALTER of a relation",
-        "DROP it and CREATE it again; CREATE TABLE … AS keeps a table's rows",
+        "DROP it and CREATE it as it should be; CREATE TABLE kept AS SELECT * FROM t keeps a table's rows meanwhile, "
+        f"INSERT INTO t SELECT … FROM kept brings them back; {_READ}",
     ),
     "SET": ("SET of a setting", "settings are given to headrace.connect"),
     "USE": ("more than one schema", "use plain names; another database is another directory"),
@@ -161,37 +167,52 @@ _NOT_YET = {
     "COMMIT": ("transactions of several statements", _ALONE),
     "ROLLBACK": ("transactions of several statements", _ALONE),
 }
-_QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "("}
+_QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "TABLE", "("}
+_TABLE_OPTIONS = (
+    "LOCATION",
+    "LIKE",
+    "PARTITIONED",
+    "CLUSTERED",
+    "CLUSTER",
+    "COMMENT",
+    "OPTIONS",
+    "TBLPROPERTIES",
+    "WITH",
+)
 
 
 def parse(text: str) -> Statement:
     """One statement; :class:`SqlError` with its position where it cannot be read."""
     found = tokens(text)
-    while found and found[-1].token_type == TokenType.SEMICOLON:
-        text = blank(text, found[-1].start, len(text))
+    while found and found[-1].upper == ";":
         found.pop()
     if not found:
-        raise SqlError("EMPTY_STATEMENT", "there is no statement here", hint="write one, for example SHOW STREAMS")
+        raise SqlError(
+            "PARSE_EMPTY_STATEMENT", "there is no statement here", hint="write one, for example SHOW STREAMS"
+        )
     for token in found:
-        if token.token_type == TokenType.SEMICOLON:
+        if token.upper == ";":
             raise SqlError(
                 "MULTIPLE_STATEMENTS",
                 "more than one statement",
                 position=place(text, token.start),
                 hint="run them one by one; `headrace sql -f file.sql` runs a script",
             )
-    return _Reader(text, found).statement()
+    return _Reader(text[: found[-1].end], found).statement()
 
 
 class _Reader(Cursor):
     """Reads one statement from its tokens."""
 
+    begins = 0
+    """The statement's first token: behind EXPLAIN, if that is before it."""
+
     def statement(self) -> Statement:
         first = self.word()
-        if first == "TABLE":
-            return Query(_query(self.from_for_table(0)))
+        if first == "WITH" and (insert := self.insert_with()) is not None:
+            return insert
         if first in _QUERY_STARTS:
-            return Query(_query(self.text))
+            return Query(self.rest_as_query())
         if first == "CREATE":
             return self.create()
         if first == "INSERT":
@@ -218,10 +239,14 @@ class _Reader(Cursor):
         for mode in ("EXTENDED", "FORMATTED", "COST", "CODEGEN"):
             if self.word() == mode:
                 raise NotYetSupported(f"EXPLAIN {mode}", position=self.position(), hint="write EXPLAIN alone")
-        if self.at >= len(self.tokens):
+        if self.at >= len(self.tokens) or self.word() == "EXPLAIN":
             self.fail("a statement to explain")
-        start = self.tokens[self.at].start
-        return Explain(parse(blank(self.text, 0, start)))
+        self.begins = self.at
+        return Explain(self.statement())
+
+    def written(self) -> str:
+        """The statement's own text."""
+        return self.text[self.tokens[self.begins].start :]
 
     def show(self) -> Show:
         self.at += 1
@@ -283,8 +308,8 @@ class _Reader(Cursor):
         position = self.position()
         name = self.name()
         columns: list[str] = []
-        if self.take("("):
-            columns = self.comma_separated(self.name)
+        if self.word() == "(":
+            columns = self.listed(self.name)
         if self.word() == "TO":
             raise NotYetSupported("COPY … TO", position=self.position(), hint="query it and write the DataFrame")
         if not self.take("FROM"):
@@ -295,153 +320,121 @@ class _Reader(Cursor):
     def create(self) -> Statement:
         if self.word(1) == "OR" and self.word(2) == "REPLACE":
             raise NotYetSupported(
-                "CREATE OR REPLACE", position=self.position(1), hint="DROP it first (its state is lost), then CREATE"
+                "CREATE OR REPLACE",
+                position=self.position(self.at + 1),
+                hint="DROP it first (its state is lost), then CREATE",
             )
-        kind, text = self.word(1), self.text
+        kind, at = self.word(1), self.position(self.at + 1)
         if kind == "MATERIALIZED":
             raise NotYetSupported(
                 "MATERIALIZED VIEW",
-                position=self.position(1),
+                position=at,
                 hint="CREATE VIEW over a stream keeps a continuous view; over tables it is an ordinary view",
             )
         if kind in ("TEMP", "TEMPORARY", "GLOBAL", "EXTERNAL", "FUNCTION", "INDEX", "SCHEMA", "DATABASE"):
-            raise NotYetSupported(f"CREATE {kind}", position=self.position(1))
-        self.refuse_trailing_comma()
-        if kind == "FOREIGN" and self.word(2) == "TABLE":
-            return self.create_stream(self.without_server())
+            raise NotYetSupported(f"CREATE {kind}", position=at)
+        self.at += 2
+        if kind == "FOREIGN" and self.take("TABLE"):
+            return self.create_stream(foreign=True)
         if kind == "STREAM":
-            token = self.tokens[1]
-            return self.create_stream(text[: token.start] + "TABLE " + text[token.end + 1 :])
+            return self.create_stream()
         if kind == "TABLE":
             return self.create_table()
         if kind == "VIEW":
             return self.create_view()
-        self.at = 1
         if kind == "SAMPLE":
             return self.create_sample()
+        self.at -= 1
         return self.fail("STREAM, FOREIGN TABLE, TABLE, VIEW or SAMPLE")
 
-    def without_server(self) -> str:
-        """``CREATE FOREIGN TABLE s (...) SERVER stream`` with the foreign words blanked (000 §4.2.6)."""
-        self.at = max(3, len(self.tokens) - 2)
-        if self.word() != "SERVER":
-            self.at = len(self.tokens)
-            self.fail("SERVER stream at the end")
-        text = blank(self.text, self.tokens[self.at].start, self.tokens[-1].end + 1)
-        self.at += 1
-        if self.word() != "STREAM":
-            self.fail("SERVER stream")
-        return blank(text, self.tokens[1].start, self.tokens[1].end + 1)
-
-    def refuse_trailing_comma(self) -> None:
-        """sqlglot takes a comma that ends a column list."""
-        for index in range(2, len(self.tokens) - 1):
-            if self.word(index) == "AS":
-                return
-            if self.word(index) == "," and self.word(index + 1) == ")":
-                self.at = index + 1
-                self.fail("a column")
-
-    def create_stream(self, text: str) -> CreateStream:
-        tree = declaration(text)
-        if tree.args.get("expression") is not None:
-            raise NotYetSupported("CREATE STREAM … AS", position=self.position(), hint="CREATE STREAM, then INSERT")
-        found = definition(tree)
+    def create_stream(self, *, foreign: bool = False) -> CreateStream:
+        """``CREATE STREAM s (…)``, or ``CREATE FOREIGN TABLE s (…) SERVER stream`` (000 §4.2.6)."""
+        exists = self.take("IF", "NOT", "EXISTS")
+        if self.is_name() and self.word(1) == "AS":
+            at = self.position(self.at + 1)
+            raise NotYetSupported("CREATE STREAM … AS", position=at, hint="CREATE STREAM, then INSERT")
+        found = definition(self)
         if found.key:
             raise SqlError(
                 "STREAM_WITH_KEY",
                 f"stream {found.name} cannot have a PRIMARY KEY",
-                position=node_at(found.key_tree),
+                position=found.key_position,
                 hint="a stream keeps no rows to check against; leave the key out",
             )
-        position = self.position_of_name(tree)
-        return CreateStream(
-            found.name, found.columns, bool(tree.args.get("exists")), position, buffer_of(tree, position)
-        )
+        buffer = buffer_of(with_options(self))
+        if foreign:
+            if not self.take("SERVER"):
+                self.fail("SERVER stream at the end")
+            if not self.take("STREAM"):
+                self.fail("SERVER stream")
+        self.end()
+        return CreateStream(found.name, found.columns, exists, found.position, buffer)
 
     def create_table(self) -> CreateTable | CreateTableAs:
-        using = using_at(self)
-        if using is not None:
-            return self.create_file_table(using)
-        text = self.with_query()
-        tree = parse_tree(text) if self.has_query() else declaration(text)
-        query = tree.args.get("expression")
-        if query is not None:
-            return self.create_table_as(tree, query)
-        self.refuse_options(tree, "LOCATION without USING, LIKE and other options of a table")
-        found = definition(tree)
-        exists = bool(tree.args.get("exists"))
-        return CreateTable(found.name, found.columns, found.key, exists, self.position_of_name(tree))
+        exists = self.take("IF", "NOT", "EXISTS")
+        start, position = self.at, self.position()
+        name = self.name()
+        columns_at = self.at if self.word() == "(" else None
+        if columns_at is not None:
+            self.at = self.closing.get(self.at, self.at) + 1
+        using = self.at
+        if self.take("USING") and not is_own(self):
+            return self.create_file_table(start, columns_at, exists, using)
+        if self.word() == "AS" or (columns_at is None and self.at_query()):
+            if columns_at is not None:
+                raise SqlError(
+                    "SCHEMA_IN_CREATE_TABLE_AS",
+                    "CREATE TABLE … AS has no column list: names and types are the query's",
+                    position=self.position(columns_at + 1),
+                    hint="leave it out; name and cast the columns in the query",
+                )
+            self.take("AS")
+            if not self.at_query():
+                self.fail("AS and a query")
+            return CreateTableAs(name, self.rest_as_query(), exists, position)
+        if self.word() in _TABLE_OPTIONS:
+            raise NotYetSupported("LOCATION without USING, LIKE and other options of a table", position=self.position())
+        after, self.at = self.at, start
+        found = definition(self)
+        self.at = max(self.at, after)
+        self.end()
+        return CreateTable(found.name, found.columns, found.key, exists, found.position)
 
-    def create_file_table(self, using: int) -> CreateTable:
-        files = files_clause(self, using)
-        tree = declaration(blank(self.text, self.tokens[using].start, len(self.text)))
-        exists, at = bool(tree.args.get("exists")), self.position_of_name(tree)
-        if not isinstance(tree.this, exp.Schema):
-            return CreateTable(relation_name(tree.this), (), (), exists, at, files)
-        found = definition(tree)
+    def create_file_table(self, start: int, columns_at: int | None, exists: bool, using: int) -> CreateTable:
+        files = files_clause(self)
+        self.at = start
+        if columns_at is None:
+            return CreateTable(self.name(), (), (), exists, self.position(start), files)
+        found = definition(self)
+        if self.at != using:
+            self.fail("USING")
+        for column in found.columns:
+            if column.type.is_limited:
+                raise NotYetSupported(
+                    f"a column {column.name} of type {column.type.declared} in a table over files",
+                    position=found.position,
+                    hint="declare it STRING: the length of text is checked when it is written, and files are only read",
+                )
         if found.key:
             raise SqlError(
                 "FILES_WITH_KEY",
                 f"table {found.name} lies in files and cannot have a PRIMARY KEY",
-                position=node_at(found.key_tree),
+                position=found.key_position,
                 hint="whoever writes the files could break it; leave the key out",
             )
-        return CreateTable(found.name, found.columns, (), exists, at, files)
-
-    def create_table_as(self, tree: exp.Expr, query: exp.Expr) -> CreateTableAs:
-        if not isinstance(query, exp.Query | exp.Values):
-            self.at = len(self.tokens)
-            self.fail("AS and a query")
-        self.refuse_options(tree, "USING, LOCATION and other options of CREATE TABLE … AS")
-        if isinstance(tree.this, exp.Schema):
-            raise SqlError(
-                "SCHEMA_IN_CREATE_TABLE_AS",
-                "CREATE TABLE … AS has no column list: names and types are the query's",
-                position=node_at(tree.this.expressions[0]) if tree.this.expressions else self.position_of_name(tree),
-                hint="leave it out; name and cast the columns in the query",
-            )
-        name = relation_name(tree.this)
-        return CreateTableAs(name, query, bool(tree.args.get("exists")), self.position_of_name(tree))
-
-    def has_query(self) -> bool:
-        return any(self.word(at) == "AS" for at in range(2, len(self.tokens)))
-
-    def with_query(self) -> str:
-        """The text with ``AS TABLE r`` written as ``AS FROM r``, which sqlglot reads."""
-        for at in range(2, len(self.tokens) - 1):
-            if self.word(at) == "AS":
-                return self.from_for_table(at + 1) if self.word(at + 1) == "TABLE" else self.text
-        return self.text
-
-    def from_for_table(self, at: int) -> str:
-        """``TABLE r`` is ``FROM r``, which is as long, so that positions stay true."""
-        start, end = self.tokens[at].start, self.tokens[at].end + 1
-        return self.text[:start] + "FROM ".ljust(end - start) + self.text[end:]
-
-    def refuse_options(self, tree: exp.Expr, what: str) -> None:
-        if options := tree.args.get("properties"):
-            raise NotYetSupported(what, position=node_at(options) or self.position_of_name(tree))
+        return CreateTable(found.name, found.columns, (), exists, found.position, files)
 
     def create_view(self) -> CreateView:
-        tree = parse_tree(self.with_query())
-        query = tree.args.get("expression")
-        if not isinstance(query, exp.Query | exp.Values):
-            self.at = len(self.tokens)
+        exists = self.take("IF", "NOT", "EXISTS")
+        position = self.position()
+        name = self.name()
+        names = tuple(column.name for column in self.names()) if self.word() == "(" else ()
+        retain = retain_of(with_options(self))
+        if not self.take("AS") or not self.at_query():
             self.fail("AS and a query")
-        position = self.position_of_name(tree)
-        retain = retain_of(tree, position)
-        target = tree.this
-        names: tuple[str, ...] = ()
-        if isinstance(target, exp.Schema):
-            names = tuple(c.name for c in target.expressions)
-            target = target.this
-        return CreateView(
-            relation_name(target), names, query, self.text.strip(), bool(tree.args.get("exists")), position, retain
-        )
+        return CreateView(name, names, self.rest_as_query(), self.written(), exists, position, retain)
 
     def create_sample(self) -> CreateSample:
-        self.at += 1
         exists = self.take("IF", "NOT", "EXISTS")
         position = self.position()
         name = self.name()
@@ -456,81 +449,70 @@ class _Reader(Cursor):
         query = self.sampled_rows(of_token)
         keys: list[str] = []
         key_positions: list[Position] = []
-        if self.groups():
-            self.at += 1
+        if self.take("GROUP", "BY"):
             while not keys or self.take(","):
                 key_positions.append(self.position())
                 keys.append(self.name())
         seed = self.whole_number("a seed") if self.take("SEED") else None
         self.end()
         return CreateSample(
-            name, of, size, query, tuple(keys), seed, self.text.strip(), exists, position, of_position, size_position,
+            name, of, size, query, tuple(keys), seed, self.written(), exists, position, of_position, size_position,
             tuple(key_positions),
         )  # fmt: skip
 
     def sampled_rows(self, of_token: int) -> exp.Expr:
         """``SELECT * FROM stream [WHERE …]``, every word of the user's where it was written."""
-        start = self.at
-        if self.word() == "WHERE":
-            depth = 0
-            while self.at < len(self.tokens) and (depth or not self.ends_condition()):
-                depth += {"(": 1, ")": -1}.get(self.word(), 0)
-                self.at += 1
-        of, last = self.tokens[of_token], self.tokens[self.at - 1]
-        text = "SELECT * FROM".ljust(of.start) + self.text[of.start : of.end + 1]
-        if self.at > start:
-            condition = self.tokens[start].start
-            text += blank(self.text, 0, condition)[of.end + 1 :][: condition - of.end - 1]
-            text += self.text[condition : last.end + 1]
-        lines = [at for at in range(of.start) if self.text[at] == "\n" and at >= len("SELECT * FROM")]
-        for at in lines:
-            text = text[:at] + "\n" + text[at + 1 :]
-        return _query(text)
-
-    def groups(self) -> bool:
-        return self.word().split() == ["GROUP", "BY"]  # one token
-
-    def ends_condition(self) -> bool:
-        return self.groups() or (self.word() == "SEED" and self.at == len(self.tokens) - 2)
+        at = self.at
+        self.at = of_token
+        table = self.made(exp.Table(this=self.identifier()), of_token)
+        self.at = at
+        select = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table))
+        if self.take("WHERE"):
+            select.set("where", self.made(exp.Where(this=self.expression()), at))
+        return self.made(select, of_token)
 
     def whole_number(self, what: str) -> int:
         """The next number, which may be negative: whoever takes it says what it may be."""
         sign = -1 if self.take("-") else 1
-        if not self.word().isdigit():
+        if self.kind() is not Kind.NUMBER or not self.tokens[self.at].text.isdigit():
             self.fail(what)
         self.at += 1
         return sign * int(self.tokens[self.at - 1].text)
 
-    def position_of_name(self, tree: exp.Expr) -> Position:
-        table = tree.find(exp.Table)
-        return (node_at(table.this) if table is not None else None) or self.position()
+    def insert_with(self) -> Insert | None:
+        """``WITH … INSERT INTO …``: the query may name what stands before it."""
+        start = self.at
+        try:
+            ctes = self.ctes()
+        except Beyond:
+            ctes = None
+        if ctes is None or self.word() != "INSERT":
+            self.at = start
+            return None
+        found = self.insert()
+        query = found.query
+        if query.args.get("with_") is not None:
+            query = exp.Subquery(this=query)
+        query.set("with_", ctes)
+        return replace(found, query=query)
 
     def insert(self) -> Insert:
-        tree = parse_tree(self.text)
-        if not isinstance(tree, exp.Insert):
-            self.fail("INSERT INTO name …")
-        if tree.args.get("overwrite"):
+        self.at += 1
+        if self.word() == "OVERWRITE":
             raise NotYetSupported("INSERT OVERWRITE", position=self.position())
-        for unknown in ("by_name", "partition", "where", "conflict", "returning", "with_"):
-            if tree.args.get(unknown):
-                raise NotYetSupported(
-                    f"INSERT … {unknown.strip('_').upper().replace('_', ' ')}", position=self.position()
-                )
-        query = tree.args.get("expression")
-        if not isinstance(query, exp.Query | exp.Values):
-            self.at = len(self.tokens)
+        if not self.take("INTO"):
+            self.fail("INTO and a relation")
+        self.take("TABLE")
+        position = self.position()
+        name = self.name()
+        if self.word() in ("PARTITION", "BY", "REPLACE", "WITH") and not self.at_query():
+            what = {"BY": "BY NAME", "REPLACE": "REPLACE WHERE"}.get(self.word(), self.word())
+            raise NotYetSupported(f"INSERT … {what}", position=self.position())
+        names: tuple[str, ...] = ()
+        if self.word() == "(" and not self.at_query():
+            names = tuple(column.name for column in self.names())
+        if self.word() == "BY" and self.word(1) == "NAME":
+            raise NotYetSupported("INSERT … BY NAME", position=self.position())
+        if not self.at_query():
             self.fail("VALUES or a query")
-        target, names = tree.this, tuple[str, ...]()
-        if isinstance(target, exp.Schema):
-            names = tuple(c.name for c in target.expressions)
-            target = target.this
-        if extra := [part for part, value in target.args.items() if value and part not in ("this", "db", "catalog")]:
-            raise NotYetSupported(f"INSERT … {extra[0].upper()}", position=node_at(target))
-        return Insert(relation_name(target), names, query, self.position_of_name(tree))
-
-
-def _query(text: str) -> exp.Expr:
-    tree = parse_tree(text)
-    if not isinstance(tree, exp.Query | exp.Values):
-        raise SqlError("PARSE_SYNTAX_ERROR", "this is not a query", position=Position(1, 1))
-    return tree
+        return Insert(name, names, self.rest_as_query(), position)

@@ -17,6 +17,7 @@ correlated otherwise (in its select list, its ORDER BY, two levels out) is left 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,10 +25,23 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.plan.exprs import Agg, Call, Case, Column, Expr, Literal, all_of, columns, conjuncts, substitute, walk
-from headrace.plan.nodes import ALWAYS, Aggregate, Filter, Join, Node, Project, Sort, Values, renaming
+from headrace.plan.nodes import (
+    ALWAYS,
+    ONE_ROW,
+    Aggregate,
+    Filter,
+    InvalidPlan,
+    Join,
+    Node,
+    Project,
+    Sort,
+    Values,
+    renaming,
+)
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
 from headrace.sql.scope import Scope
+from headrace.sql.source import replace
 from headrace.types import BIGINT, BOOLEAN
 
 if TYPE_CHECKING:
@@ -131,7 +145,7 @@ class Subqueries:
             name = f"__subquery {scalar.stand_in.id}"
             self._scope.extras[(name,)] = scalar.stand_in
             self.scalars[scalar.stand_in.id] = scalar
-            part.replace(exp.column(name, quoted=True))
+            replace(part, exp.column(name, quoted=True))
         inner = holder.this
         assert isinstance(inner, exp.Expr)
         return inner
@@ -150,10 +164,12 @@ class Subqueries:
     def _exists(self, tree: exp.Exists) -> tuple[Node, Expr]:
         block, correlated = self._open(tree.this)
         if block is None or not correlated:
-            return renaming(self._around.query(tree.this)), ALWAYS
+            return self._alone(tree.this, block), ALWAYS
         _plain(block, tree)
-        block.items()
+        items = block.items()
         self._check_uncorrelated(block, tree)
+        if any(_aggregates(i.expr) for i in items):
+            return ONE_ROW, ALWAYS  # an aggregate of all rows is a row, also where there are none
         return block.child, all_of(correlated)
 
     def _in(self, tree: exp.In, negated: bool) -> Existence:
@@ -164,12 +180,14 @@ class Subqueries:
         outer = [bind_expr(i, self._scope, self._analyzer) for i in inputs]
         block, correlated = self._open(query)
         if block is None or not correlated:
-            plan: Node = renaming(self._around.query(query))
+            plan: Node = self._alone(query, block)
             inner: list[Expr] = list(plan.output)
         else:
             _plain(block, tree)
             inner = [i.expr for i in block.items()]
             self._check_uncorrelated(block, tree, inner)
+            if any(map(_aggregates, inner)):
+                raise OutsideAlgebra("IN of a correlated aggregate", position_of(tree))
             plan = block.child
         if len(outer) != len(inner):
             raise SqlError(
@@ -204,7 +222,7 @@ class Subqueries:
             raise OutsideAlgebra("a subquery with clauses of its own", position_of(tree))
         block, correlated = self._open(query)
         if block is None or not correlated:
-            plan: Node = renaming(self._around.query(query))
+            plan: Node = self._alone(query, block)
             if len(plan.output) != 1:
                 raise _not_one_column(len(plan.output), tree)
             if not _at_most_one(plan):
@@ -216,7 +234,7 @@ class Subqueries:
         if len(items) != 1:
             raise _not_one_column(len(items), tree)
         self._check_uncorrelated(block, tree, [items[0].expr])
-        if not any(isinstance(e, Agg) for e in walk(items[0].expr)):
+        if not _aggregates(items[0].expr):
             raise OutsideAlgebra("a correlated scalar subquery without an aggregate", position_of(tree))
         aggs, value_ = block.lifted_alone(items[0])
         return self._grouped(block.child, correlated, aggs, value_, tree)
@@ -258,6 +276,27 @@ class Subqueries:
 
     # Correlation
 
+    def _alone(self, query: exp.Expr, block: Block | None) -> Node:
+        """The plan of a query that sees nothing of the row around it; ``block`` is the query with its WHERE bound.
+
+        What was bound is not bound again: subqueries in subqueries would take twice as long at each level.
+        """
+        plan: Node | None = None
+        if block is not None:
+            with suppress(OutsideAlgebra, InvalidPlan):  # a plan may not hold a column of the query around it
+                plan = renaming(block.above_where())
+            if block.scope.seen_outside:
+                raise OutsideAlgebra("a subquery correlated outside its WHERE", position_of(query))
+        if plan is not None:
+            return plan
+        try:
+            return renaming(self._around.query(query))
+        except SqlError as error:
+            if error.condition != "UNRESOLVED_COLUMN" or isinstance(query, exp.Select):
+                raise
+            # An INTERSECT or a UNION may well be correlated: Spark knows how, and whether.
+            raise OutsideAlgebra("a subquery correlated in this way", position_of(query)) from None
+
     def _open(self, query: exp.Expr) -> tuple[Block | None, list[Expr]]:
         """A subquery's block with its WHERE applied, and the conditions that need the outer row."""
         if not isinstance(query, exp.Select):
@@ -275,6 +314,10 @@ class Subqueries:
             raise OutsideAlgebra("a subquery correlated outside its WHERE", position_of(tree))
 
 
+def _aggregates(expr: Expr) -> bool:
+    return any(isinstance(e, Agg) for e in walk(expr))
+
+
 def has_subquery(tree: exp.Expr) -> bool:
     """Whether a query stands somewhere in the expression."""
     return tree.find(exp.Query, exp.Exists) is not None
@@ -283,8 +326,9 @@ def has_subquery(tree: exp.Expr) -> bool:
 def and_parts(tree: exp.Expr) -> list[exp.Expr]:
     """The conjuncts of a condition as written.
 
-    >>> from sqlglot import parse_one
-    >>> [p.sql() for p in and_parts(parse_one("a AND (b OR c) AND (d AND e)"))]
+    >>> from headrace.sql.grammar import parse_expression
+    >>> from headrace.sql.source import text_of
+    >>> [text_of(p) for p in and_parts(parse_expression("a AND (b OR c) AND (d AND e)"))]
     ['a', '(b OR c)', 'd', 'e']
     """
     if isinstance(tree, exp.And):
@@ -296,7 +340,7 @@ def and_parts(tree: exp.Expr) -> list[exp.Expr]:
 
 def _plain(block: Block, tree: exp.Expr, *, allow_distinct: bool = True) -> None:
     """A correlated subquery's block may not group, sort or limit: each outer row would do so anew."""
-    refused = ["group", "having", "limit", "offset"] + ([] if allow_distinct else ["distinct"])
+    refused = ["group", "having", "order", "limit", "offset"] + ([] if allow_distinct else ["distinct"])
     for part in refused:
         if block.tree.args.get(part) is not None:
             raise OutsideAlgebra(f"a correlated subquery with {part.upper()}", position_of(tree))

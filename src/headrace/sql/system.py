@@ -9,8 +9,7 @@ from sqlglot import exp
 
 from headrace.errors import Position, SqlError
 from headrace.plan.nodes import Scan
-from headrace.sql.parsing import Dialect
-from headrace.sql.tree import position_of
+from headrace.sql.source import position_of, text_of
 
 
 class System(Protocol):
@@ -47,7 +46,7 @@ def system_scan(table: exp.Table, system: System | None) -> Scan:
         if not (isinstance(arg, exp.Literal) and arg.is_string):
             raise SqlError(
                 "INVALID_ARGUMENT",
-                f"headrace.{name} takes names in quotes, not {arg.sql(Dialect)}",
+                f"headrace.{name} takes names in quotes, not {text_of(arg)}",
                 position=position_of(arg) or position,
                 hint=f"write headrace.{name}('view')",
             )

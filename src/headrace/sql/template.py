@@ -3,12 +3,11 @@
 What the binder does not claim goes to Spark as the user wrote it. Columns and
 aggregates in it are known to the plan only, so they become numbered holes.
 
->>> from sqlglot import parse_one
 >>> from headrace.plan.exprs import Column
->>> from headrace.sql.verbatim import Verbatim
+>>> from headrace.sql.grammar import parse_expression
 >>> from headrace.types import STRING
 >>> column = Column(STRING, 7, "s")
->>> node = parse_one("regexp_replace(s, 'a{2}', concat(s, 'x'))", read=Verbatim)
+>>> node = parse_expression("regexp_replace(s, 'a{2}', concat(s, 'x'))")
 >>> text, args = spark_template(node, lambda part: column if isinstance(part, exp.Column) else None)
 >>> print(text, args == (column,))
 regexp_replace({0}, 'a{{2}}', concat({0}, 'x')) True
@@ -16,53 +15,102 @@ regexp_replace({0}, 'a{{2}}', concat({0}, 'x')) True
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
 from headrace.plan.exprs import Expr
-from headrace.sql.tree import function_name, starts_with_unit
-from headrace.sql.verbatim import Verbatim
+from headrace.sql.lexer import Kind, Token, tokens
+from headrace.sql.source import text_of
+from headrace.sql.tree import function_name
+from headrace.types import quote
 
 AGGREGATE_WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 """Syntax around an aggregate call that belongs to the call."""
 
-_HOLE = "__hole_{}__"
+_MARK, _MARKED = "\x01{}\x02", re.compile("\x01(\\d+)\x02")
+"""A hole, while the text around it may hold anything."""
+
+_BEFORE_LIST = (
+    "IN",
+    "AND",
+    "OR",
+    "NOT",
+    "OVER",
+    "BY",
+    "AS",
+    "LIKE",
+    "WHEN",
+    "THEN",
+    "ELSE",
+    "BETWEEN",
+    "FILTER",
+    "GROUP",
+)
+
+Leaf = Callable[[exp.Expr], Expr | None]
 
 
-def spark_template(node: exp.Expr, leaf: Callable[[exp.Expr], Expr | None]) -> tuple[str, tuple[Expr, ...]]:
+def spark_template(node: exp.Expr, leaf: Leaf) -> tuple[str, tuple[Expr, ...]]:
     """``node`` as text for ``str.format``, with ``{i}`` where ``leaf`` has a bound form; equal ones share a hole.
 
     ``leaf`` is not asked about ``node`` itself, nor about the call an aggregate's wrapper holds,
     unless that is a column.
     """
+    return composed("{}", [node], leaf)
+
+
+def composed(shape: str, nodes: Sequence[exp.Expr], leaf: Leaf) -> tuple[str, tuple[Expr, ...]]:
+    """``shape`` with the text of each node in its braces; as :func:`spark_template` otherwise."""
     args: dict[Expr, int] = {}
+    texts = [_filled(node, leaf, args) for node in nodes]
+    return shape.format(*texts), tuple(args)
+
+
+def _filled(node: exp.Expr, leaf: Leaf, args: dict[Expr, int]) -> str:
     heads = {id(node)}
     if isinstance(node, AGGREGATE_WRAPPERS):
         heads.add(id(node.this))
+    holes: dict[int, str] = {}
 
-    def filled(part: exp.Expr, parent: exp.Expr | None) -> exp.Expr:
+    def look(part: exp.Expr, parent: exp.Expr | None) -> None:
         if id(part) not in heads or isinstance(part, exp.Column):
             bound = leaf(part)
             if bound is not None:
-                hole = exp.Var(this=_HOLE.format(args.setdefault(bound, len(args))))
+                mark = _MARK.format(args.setdefault(bound, len(args)))
                 if parent is not None and function_name(parent) == "struct" and isinstance(part, exp.Column):
                     # A struct names its fields after its columns, and a hole has no name.
-                    return exp.Alias(this=hole, alias=exp.to_identifier(part.name, quoted=True))
-                return hole
-        copy = type(part)()
-        copy.meta.update(part.meta)
-        for key, value in part.args.items():
-            if isinstance(value, list):
-                # A unit word parses as a column, but nobody may look for it.
-                kept = 1 if starts_with_unit(part) and key == "expressions" else 0
-                rest = [filled(v, part) if isinstance(v, exp.Expr) else v for v in value[kept:]]
-                copy.set(key, [*(v.copy() for v in value[:kept]), *rest])
-            else:
-                copy.set(key, filled(value, part) if isinstance(value, exp.Expr) else value)
-        return copy
+                    mark += f" AS {quote(part.name)}"
+                holes[id(part)] = mark
+                return
+        for child in part.iter_expressions():
+            look(child, part)
 
-    text = filled(node, None).sql(Verbatim).replace("{", "{{").replace("}", "}}")
-    for index in args.values():
-        text = text.replace(_HOLE.format(index), f"{{{index}}}")
-    return text, tuple(args)
+    look(node, None)
+    parts = _MARKED.split(holes.get(id(node)) or text_of(node, holes))
+    tokens_: list[str] = []
+    for i, part in enumerate(parts):
+        tokens_ += [f"{{{part}}}"] if i % 2 else [_spelled(part, t) for t in tokens(part)]
+    return _spaced(tokens_)
+
+
+def _spelled(text: str, token: Token) -> str:
+    """A token as it was written, but for capitals in the name of a function: equal templates are equal expressions."""
+    written = text[token.start : token.end]
+    if token.kind is Kind.WORD and text[token.end : token.end + 1] == "(":
+        written = written.lower()
+    return written.replace("{", "{{").replace("}", "}}")
+
+
+def _spaced(parts: list[str]) -> str:
+    """Tokens with as much space between them as is usual, however they were written."""
+    text = ""
+    before = "("
+    for part in parts:
+        called = part == "(" and (before[-1:].isalnum() or before[-1:] in "_`") and before.upper() not in _BEFORE_LIST
+        if before not in ("(", "[", ".", "::") and part not in (")", "]", ",", ".", "[", "::") and not called:
+            text += " "
+        text += part
+        before = part
+    return text

@@ -12,7 +12,8 @@ from headrace.errors import NotYetSupported
 from headrace.plan.exprs import Call, Column, Expr, Literal
 from headrace.plan.nodes import Filter, Node, Project, UnionAll
 from headrace.sql.scope import Scope
-from headrace.types import BOOLEAN, DAY_TIME
+from headrace.sql.source import replace
+from headrace.types import BOOLEAN, DAY_TIME, TIMESTAMP, Part, struct
 
 
 class Windows:
@@ -50,6 +51,9 @@ class Windows:
         self._starts[window] = key
         self.values[start.id] = key
         self.values[end.id] = Call(timestamp.type, "+", (key, Literal(DAY_TIME, length)))
+        whole = Column.fresh("window", WINDOW)
+        self.values[whole.id] = Call(WINDOW, "window_struct", (key, self.values[end.id]))
+        scope.extras[("window",)] = whole
         scope.extras[("window", "start")] = start
         scope.extras[("window", "end")] = end
 
@@ -78,11 +82,18 @@ class Windows:
         return self._starts.get(expr, expr)
 
 
+WINDOW = struct(Part("start", TIMESTAMP), Part("end", TIMESTAMP))
+
+
 def name_fields(tree: exp.Expr, window: exp.Expr) -> None:
-    """Read ``window(ts, …).start`` as ``window.start``, so that both spellings mean the key."""
+    """Read ``window(ts, …).start`` as ``window.start``, and ``window(ts, …)`` as ``window``: both mean the key."""
     for dot in list(tree.find_all(exp.Dot)):
         if dot.this == window and isinstance(dot.expression, exp.Identifier):
-            dot.replace(exp.column(dot.expression.name, table="window"))
+            replace(dot, exp.column(dot.expression.name, table="window"))
+
+    for call in list(tree.find_all(exp.Anonymous)):
+        if call == window and call.find_ancestor(exp.Group, exp.Where) is None:
+            replace(call, exp.column("window"))
 
 
 def _micros(literals: list[Expr]) -> list[int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from headrace.errors import Position
-from headrace.sql.functions import GENERATORS, TIME_UNIT_FIRST
+from headrace.sql.functions import GENERATORS
+from headrace.sql.source import position_of
 
 
 class OutsideAlgebra(Exception):
@@ -15,24 +16,6 @@ class OutsideAlgebra(Exception):
         self.reason = reason
         self.position = position
         super().__init__(reason)
-
-
-def position_of(node: exp.Expr | None) -> Position | None:
-    """Where the node starts in its statement, from the first of its tokens that knows.
-
-    >>> from sqlglot import parse_one
-    >>> from headrace.sql.verbatim import Verbatim
-    >>> print(position_of(parse_one("1 +\\n  price", read=Verbatim).expression))
-    line 2, column 3
-    """
-    if node is None:
-        return None
-    metas = [part.meta for part in node.walk() if part.meta.get("line") is not None]
-    if not metas:
-        return None
-    first = min(metas, key=lambda meta: meta["start"])
-    # sqlglot notes the column of a token's last character.
-    return Position(first["line"], max(1, first["col"] - (first["end"] - first["start"])))
 
 
 def dotted(node: exp.Expr) -> tuple[str, ...] | None:
@@ -50,11 +33,6 @@ def function_name(node: exp.Expr) -> str:
     return node.name.lower() if isinstance(node, exp.Anonymous) else ""
 
 
-def starts_with_unit(node: exp.Expr) -> bool:
-    """Whether the call's first argument is a unit word, as in ``datediff(DAY, a, b)``."""
-    return function_name(node) in TIME_UNIT_FIRST and len(node.expressions) == 3
-
-
 def check_inside_algebra(node: exp.Expr) -> None:
     """Raise OutsideAlgebra if anything in ``node`` is more than a scalar expression or an aggregate."""
     for part in node.walk():
@@ -69,3 +47,6 @@ def check_inside_algebra(node: exp.Expr) -> None:
             raise OutsideAlgebra(f"the generator {name}", position_of(part))
         if name in ("grouping", "grouping_id"):
             raise OutsideAlgebra("grouping sets", position_of(part))
+
+
+__all__ = ["OutsideAlgebra", "check_inside_algebra", "dotted", "function_name", "position_of"]

@@ -21,6 +21,8 @@ import fcntl
 import json
 import os
 import shutil
+import socket
+import sys
 import weakref
 import zlib
 from collections.abc import Callable
@@ -30,6 +32,7 @@ from pathlib import Path
 import duckdb
 
 from headrace.errors import StoreError
+from headrace.private import make_folder, open_file, parse_json, protect
 
 DATABASE = "headrace.duckdb"
 LOG = DATABASE + ".wal"
@@ -69,7 +72,7 @@ class Marker:
         check, _, body = data.decode("utf-8", "replace").strip().partition(" ")
         if check != f"{zlib.crc32(body.encode()):08x}":
             return None
-        match json.loads(body):
+        match parse_json(body):
             case [str(database), int(epoch), int(at)]:
                 return Marker(database, epoch, at)
         return None  # of a newer format, which the database file will tell
@@ -83,23 +86,23 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+            holder = os.pread(self._fd, 1024, 0).decode("utf-8", "replace").splitlines()
             self.release()
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            mine = holder == str(os.getpid())
-            who = "this process" if mine else f"process {holder or 'unknown'}"
             raise StoreError(
                 "DATABASE_IN_USE",
-                f"{path.parent} is open in {who}",
-                hint="a database has one writing process: use the open one, or close it first",
+                f"{path.parent} is open in {_holder(*holder)}",
+                hint="one process has a database open: use that one, or close it first. Meanwhile "
+                f"spark.read.format('headrace').option('path', {str(path.parent)!r}).option('view', …) reads it, "
+                "and headrace.ring inserts into its streams (docs/spark.md)",
             ) from None
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n{socket.gethostname()}\n{_program()}\n".encode(), 0)
         _held.add(self)
 
     def release(self) -> None:
@@ -109,10 +112,24 @@ class Lock:
             self._fd = -1
 
 
+def _program() -> str:
+    """What this process is, in a few words: the rest of a command line may be long, or nobody's business."""
+    name = os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+    return f"headrace {sys.argv[1]}" if name == "headrace" and len(sys.argv) > 1 else name.replace("\n", " ")[:100]
+
+
+def _holder(pid: str = "", host: str = "", program: str = "") -> str:
+    """Who has a database open, by what it wrote into its lock."""
+    if pid == str(os.getpid()) and host in ("", socket.gethostname()):
+        return "this process"
+    at = f" on {host}" if host and host != socket.gethostname() else ""
+    return f"process {pid or 'unknown'}" + (f" ({program})" if program else "") + at
+
+
 def is_locked(path: Path) -> bool:
     """Whether some process holds an exclusive lock on a file, as :class:`Lock` does; no file is not locked."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_file(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -139,21 +156,23 @@ os.register_at_fork(after_in_child=_forget_locks)
 class Directory:
     """A claimed database directory: paths, lock, marker and sweeping."""
 
-    def __init__(self, path: Path) -> None:
-        """Claim ``path`` for this process, creating it where there is nothing yet.
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        """Claim ``path`` for this process, creating it where there is nothing yet, for this user alone.
 
-        A directory that holds something else is left exactly as it was.
+        A directory that holds something else is left exactly as it was, and one that is ``shared`` keeps its mode.
         """
         self.path = path
         self._marker_fd = -1
         try:
             _refuse_foreign(path)
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(Path(os.path.realpath(path)), top=True, tighten=not shared)
             self._lock = Lock(path / LOCK)
             try:
-                self.segments.mkdir(exist_ok=True)
-                self.scratch.mkdir(exist_ok=True)
-                self._marker_fd = os.open(path / MARKER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                for below in (SEGMENTS, SCRATCH, *os.listdir(path)):
+                    if below in (SEGMENTS, SCRATCH) or os.path.isdir(path / below):
+                        make_folder(path / below)  # which refuses a link: what is swept must be ours
+                self._marker_fd = open_file(path / MARKER, os.O_RDWR | os.O_CREAT)
+                self.protect_database()
             except BaseException:
                 self._lock.release()
                 raise
@@ -184,6 +203,11 @@ class Directory:
     def sync_marker(self) -> None:
         """Make the marker survive the machine."""
         os.fsync(self._marker_fd)
+
+    def protect_database(self) -> None:
+        """See to the modes of what DuckDB has made; until then only the directory's keeps others out."""
+        for name in (DATABASE, LOG):
+            protect(self.path / name)
 
     def log_bytes(self) -> int:
         """Size of the write-ahead log: what a checkpoint would have to fold in."""

@@ -22,6 +22,8 @@ from pathlib import Path
 import duckdb
 
 from headrace.errors import StoreError
+from headrace.native import native_connection
+from headrace.private import protect
 from headrace.store.directory import LOG, UNFINISHED, Directory, Marker, fault_of, sync_file
 
 FORMAT = 4
@@ -98,25 +100,16 @@ def identifier(name: str) -> str:
 
 def connect(database: Path, scratch: Path, *, memory_limit: str, threads: int) -> duckdb.DuckDBPyConnection:
     """Open the database file with the settings every connection of it shares."""
-    connection = duckdb.connect(
+    return native_connection(
         str(database),
-        config={
-            "threads": threads,
-            "memory_limit": memory_limit,
-            "temp_directory": str(scratch / "spill"),
-            # Relations are multisets; an order is only ever what ORDER BY says.
-            "preserve_insertion_order": False,
-            "autoinstall_known_extensions": False,
-            # A checkpoint stops every commit (about 7 ms per MB of log), so the writer chooses when.
-            "wal_autocheckpoint": "1TB",
-        },
+        threads=threads,
+        memory_limit=memory_limit,
+        temp_directory=str(scratch / "spill"),
+        # Relations are multisets; an order is only ever what ORDER BY says.
+        preserve_insertion_order=False,
+        # A checkpoint stops every commit (about 7 ms per MB of log), so the writer chooses when.
+        wal_autocheckpoint="1TB",
     )
-    try:
-        connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def cut_torn_log(directory: Directory, error: duckdb.Error) -> bool:
@@ -159,6 +152,7 @@ def create(directory: Directory, settings: Mapping[str, str], *, memory_limit: s
         connection.close()
     directory.mark(Marker(database, 0, at))
     directory.sync_marker()
+    protect(unfinished)
     os.rename(unfinished, directory.database)
     sync_file(directory.database)
 

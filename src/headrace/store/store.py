@@ -22,7 +22,9 @@ from typing import TypeVar
 import duckdb
 import pyarrow as pa
 
-from headrace.errors import StoreError
+from headrace.errors import HeadraceError, StoreError
+from headrace.interrupts import shielded, stoppable
+from headrace.private import inside
 from headrace.store import format as file_format
 from headrace.store.directory import DATABASE, Directory, Marker, damaged, fault_of, remove, unwritable
 from headrace.store.ledger import Ledger
@@ -99,13 +101,15 @@ class Store:
         durability: str = "group",
         group_ms: int = 10,
         accept_state: bool = False,
+        shared: bool = False,
     ) -> Store:
         """Open the database in a directory, making it if there is none; ``None`` is a temporary one.
 
         ``settings`` are pinned at creation: later they may be left out, but not differ. ``defaults`` are
         pinned at creation where ``settings`` says nothing, and ignored later.
         ``durability`` is one of :data:`headrace.store.durability.WAYS`; a temporary database has nothing to outlive.
-        ``accept_state`` goes on from what is there when the marker says that epochs are missing.
+        ``accept_state`` goes on from what is there when the marker says that epochs are missing. ``shared`` leaves the
+        directory's mode as it is, for a group that may read or write it.
         """
         temporary = path is None
         place = Path(tempfile.mkdtemp(prefix="headrace-")) if path is None else Path(os.path.abspath(path))
@@ -119,6 +123,7 @@ class Store:
                 durability=durability,
                 group_ms=group_ms,
                 accept_state=accept_state,
+                shared=shared,
                 temporary=temporary,
             )
         except BaseException:
@@ -138,9 +143,10 @@ class Store:
         durability: str,
         group_ms: int,
         accept_state: bool,
+        shared: bool,
         temporary: bool,
     ) -> Store:
-        directory = Directory(path)
+        directory = Directory(path, shared=shared)
         root: duckdb.DuckDBPyConnection | None = None
         try:
             directory.sweep_scratch()
@@ -168,7 +174,7 @@ class Store:
             segments = dict(root.execute("SELECT file, bytes FROM book.segments").fetchall())
             directory.sweep_segments(set(segments))
             for file, size in segments.items():
-                _check_size(directory.segments / file, size)
+                _check_size(inside(directory.segments, file), size)
             return cls(directory, root, settings, head, durability=durability, group_ms=group_ms, temporary=temporary)
         except BaseException as error:
             if root is not None:
@@ -181,14 +187,17 @@ class Store:
                 raise unwritable(path, error) from error
             raise
 
-    def commit(self, work: Callable[[Transaction], T], *, label: str = "") -> T:
+    def commit(
+        self, work: Callable[[Transaction], T], *, label: str = "", settled: Callable[[T], None] | None = None
+    ) -> T:
         """Run ``work`` on the writer thread as one epoch; when this returns, the epoch is durable.
 
         An exception of ``work`` rolls everything back and is raised here. Work that calls
-        ``tx.unchanged()`` takes no epoch.
+        ``tx.unchanged()`` takes no epoch. ``settled`` is called with the result, by the writer, when the epoch is
+        durable and before this returns: a caller that is interrupted meanwhile cannot miss it. It must not fail.
         """
         self._usable()
-        return self._writer.commit(work, label)
+        return self._writer.commit(work, label, settled)
 
     @contextmanager
     def read(self) -> Iterator[Snapshot]:
@@ -200,7 +209,8 @@ class Store:
             raise closed() from None
         self._readers.enter(cursor, self._ledger)
         try:
-            yield Snapshot(cursor, self._segments, self._ledger)
+            with stoppable(cursor.interrupt):
+                yield Snapshot(cursor, self._segments, self._ledger)
         except duckdb.Error as error:
             if not self._finish.alive:
                 raise closed() from error
@@ -234,11 +244,19 @@ class Store:
             raise StoreError(
                 "SEGMENT_MISPLACED", f"{path} is not a file of this database", hint="pass new_segment()'s path"
             )
-        with self.read() as snapshot:
+        with shielded(), self.read() as snapshot:
             named = {file for (file,) in snapshot.cursor.execute("SELECT file FROM book.segments").fetchall()}
         if path.parent == self._segments and path.name in named:
             raise StoreError("SEGMENT_IN_USE", f"{path.name} is named by an epoch", hint="use remove_segments()")
         remove(path)
+
+    def let_go(self, path: Path) -> None:
+        """After a failure: delete a file of ``segments/`` or ``scratch/``, unless an epoch names it after all.
+
+        Raises nothing: what is left is swept at the next open.
+        """
+        with suppress(HeadraceError, duckdb.Error, OSError):
+            self.discard(path)
 
     def close(self) -> None:
         """Finish waiting commits, fold the log into the file and release the directory. Idempotent.

@@ -7,13 +7,15 @@ latest when the log is large. A checkpoint takes about 7 ms per MB of log on a s
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -21,6 +23,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.errors import StoreError
+from headrace.interrupts import Interrupted, came_late, stoppable
 from headrace.store.directory import Directory, Marker, broken
 from headrace.store.durability import BULK_ROWS
 from headrace.store.format import COUNTED, microseconds
@@ -49,6 +52,7 @@ class Commit:
     work: Callable[[Transaction], Any]
     label: str
     done: Future[Any]
+    settled: Callable[[Any], None] | None = None
 
 
 class Writer:
@@ -86,8 +90,12 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="headrace-writer", daemon=True)
         self._thread.start()
 
-    def commit(self, work: Callable[[Transaction], T], label: str) -> T:
-        """Have the writer thread do ``work`` as one epoch, and wait until it is durable."""
+    def commit(self, work: Callable[[Transaction], T], label: str, settled: Callable[[T], None] | None = None) -> T:
+        """Have the writer thread do ``work`` as one epoch, and wait until it is durable.
+
+        An interrupt that comes too late to stop it ends the statement when it is over: what follows a commit is to be
+        done all the same.
+        """
         if threading.current_thread() is self._thread:
             raise StoreError(
                 "NESTED_COMMIT",
@@ -99,20 +107,31 @@ class Writer:
         with self._gate:
             if self._stopped:
                 raise closed()
-            self._queue.put(Commit(work, label, done))
+            self._queue.put(Commit(work, label, done, settled))
         try:
-            return done.result()
+            with stoppable(partial(self._give_up, done)):
+                return done.result()
         except KeyboardInterrupt:
-            # Ctrl-C while waiting: leave no commit behind whose outcome nobody will learn.
+            # By a handler of the program's own: leave no commit behind whose outcome nobody will learn.
             # Again and again: DuckDB forgets an interrupt that comes between two statements.
-            while not done.cancel() and not done.done():
-                with self._interrupting, suppress(duckdb.Error):
-                    if self._running is done:
-                        self._cursor.interrupt()
+            while not done.done():
+                self._give_up(done)
                 wait([done], timeout=0.1)
-            raise
+            if done.cancelled() or done.exception() is not None:
+                raise
+            came_late()
+            return done.result()
+        except CancelledError:
+            raise Interrupted(False) from None
         finally:
             del done  # its exception's traceback refers to this frame
+
+    def _give_up(self, done: Future[Any]) -> None:
+        """Have a commit not happen, if that is still possible; its waiter learns what became of it."""
+        if not done.cancel():
+            with self._interrupting, suppress(duckdb.Error):
+                if self._running is done:
+                    self._cursor.interrupt()
 
     def stop(self) -> None:
         """Finish the commits that are waiting, then end the thread."""
@@ -156,17 +175,22 @@ class Writer:
 
         Outcomes are held back until then, errors too: an error may tell of an epoch before it.
         """
-        outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+        outcomes: list[tuple[Commit, Any, BaseException | None]] = []
         before = self._ledger.epoch
         for item in chain((first,), self._companions()):
             if item.done.set_running_or_notify_cancel():
-                outcomes.append((item.done, *self._attempt(item)))
+                outcomes.append((item, *self._attempt(item)))
         failure = self._secure() if self._ledger.epoch > before else None
-        for done, result, error in outcomes:
+        for item, result, error in outcomes:
             if error or failure:
-                done.set_exception(error or failure)
-            else:
-                done.set_result(result)
+                item.done.set_exception(error or failure)
+                continue
+            if item.settled is not None:
+                try:
+                    item.settled(result)
+                except Exception:
+                    logging.getLogger("headrace").exception("after the commit of %s", item.label)
+            item.done.set_result(result)
 
     def _companions(self) -> Iterator[Commit]:
         """Whoever waits already, and whoever comes in a while; nobody more once a reader waits."""
@@ -186,14 +210,14 @@ class Writer:
                 return
 
     def _attempt(self, item: Commit) -> tuple[Any, BaseException | None]:
-        self._running = item.done
+        def work(tx: Transaction) -> Any:
+            with self._interruptible(item.done):
+                return item.work(tx)
+
         try:
-            return self._commit(item.work, item.label), None
+            return self._commit(work, item.label), None
         except BaseException as error:
             return None, error
-        finally:
-            with self._interrupting:
-                self._running = None
 
     def _commit(self, work: Callable[[Transaction], T], label: str) -> T:
         cursor, ledger, path = self._cursor, self._ledger, self._directory.path
@@ -205,7 +229,7 @@ class Writer:
         try:
             result = work(tx)
             if not tx.takes_epoch:
-                cursor.execute("ROLLBACK")
+                self._roll_back()
                 return result
             at = microseconds()
             ledger.announce(tx.epoch, tx.changed)
@@ -223,9 +247,7 @@ class Writer:
             if announced:
                 ledger.withdraw(tx.epoch, tx.changed)
                 ledger.recent.withdraw(tx.epoch, tx.batches)
-            # A COMMIT that failed has ended the transaction itself.
-            with suppress(duckdb.Error):
-                cursor.execute("ROLLBACK")
+            self._roll_back()
             raise
         self._schemas = tx.schemas
         self._head = Marker(self._head.database, tx.epoch, at)
@@ -234,12 +256,34 @@ class Writer:
         ledger.trim(self._readers.oldest(tx.epoch), tx.changed)
         return result
 
+    @contextmanager
+    def _interruptible(self, done: Future[Any]) -> Iterator[None]:
+        """Only the work itself can be interrupted: BEGIN, COMMIT and ROLLBACK are done or not, and we know."""
+        self._running = done
+        try:
+            yield
+        finally:
+            with self._interrupting:
+                self._running = None
+
+    def _roll_back(self) -> None:
+        while True:
+            try:
+                self._cursor.execute("ROLLBACK")
+                return
+            except duckdb.InterruptException:
+                continue  # by one that came when nothing ran any more
+            except duckdb.Error:
+                return  # a COMMIT that failed has ended the transaction itself
+
     def _secure(self) -> StoreError | None:
         """Make all that was committed durable and let readers have it."""
         durability = self._ledger.durability
         try:
             if self._durability == "group" or (self._durability == "commit" and self._log_is_new):
                 self._directory.sync_log(name=self._log_is_new)
+            if self._log_is_new:
+                self._directory.protect_database()
             self._log_is_new = False
         except OSError as error:
             # What a failed sync leaves on the disk nobody knows, and a second one would not tell.
@@ -271,7 +315,7 @@ class Writer:
 
     def _tend(self) -> None:
         """What can wait until the caller has its answer; a failure here is tried again after the next commit."""
-        with suppress(duckdb.Error, OSError):
+        with suppress(Exception):  # nor may it end the thread
             self._readers.delete()
             if self._ledger.epoch - self._folded >= 2 * FOLD_EVERY:
                 self._folded = fold(self._cursor, self._ledger)

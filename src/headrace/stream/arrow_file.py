@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.private import new_file
 from headrace.stream.files import divide
 
 
@@ -27,7 +28,7 @@ class ArrowSlice:
 
 def spool(path: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
     """Write batches as an Arrow file."""
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with pa.OSFile(str(new_file(path)), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
 

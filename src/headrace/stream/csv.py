@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from headrace.errors import DataError, SqlError
-from headrace.stream import spellings
+from headrace.stream import lengths, spellings
 from headrace.stream.records import NEWLINE, Quoting
 from headrace.stream.text import (
     BLOCK_SIZE,
@@ -331,7 +331,7 @@ class _Reader(PieceReader[CsvFile]):
         if self.kernel is not None:
             plain = self.kernel.read(self.data, start, end)
             if plain is not None:
-                return pa.RecordBatch.from_arrays(plain, schema=self.schema)
+                return pa.RecordBatch.from_arrays(self._in_length(start, plain), schema=self.schema)
             self.declined += 1
             if self.declined > 3:
                 self.kernel = None  # not a plain file: stop trying
@@ -350,7 +350,17 @@ class _Reader(PieceReader[CsvFile]):
             if not f.nullable and array.null_count:
                 row = self._row(start, pc.index(pc.is_null(array), True).as_py() + 1)
                 raise self._error("NULL_IN_NOT_NULL", row, f"column {f.name} is NOT NULL, but the field is NULL", None)
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return pa.RecordBatch.from_arrays(self._in_length(start, arrays), schema=self.schema)
+
+    def _in_length(self, start: int, arrays: list[pa.Array]) -> list[pa.Array]:
+        """The arrays with text as long as its columns take it."""
+        for at, f in enumerate(self.wanted):
+            try:
+                arrays[at] = lengths.fitted(arrays[at], f.type)
+            except lengths.TooLong:
+                index, what = lengths.first_too_long(arrays[at], f)
+                raise self._error(lengths.CONDITION, self._row(start, index + 1), what, lengths.HINT) from None
+        return arrays
 
     def _finished(self, f: Field, array: pa.Array) -> pa.Array:
         if f.type.name == "binary":

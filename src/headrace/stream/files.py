@@ -24,7 +24,7 @@ from headrace.stream import csv, json_lines, parquet
 from headrace.stream.csv import CsvFile, CsvOptions, CsvPiece, CsvSlice, read_csv
 from headrace.stream.json_lines import JsonPiece, JsonSlice, read_json
 from headrace.stream.parquet import ParquetFile, ParquetSlice
-from headrace.stream.text import TextFile
+from headrace.stream.text import TextFile, shorten
 from headrace.types import Schema
 
 TextSlice = CsvSlice | JsonSlice
@@ -54,12 +54,14 @@ def resolve(pattern: str, format: str | None = None) -> list[Path]:
         raise NotYetSupported(
             f"COPY from {pattern.split('://')[0]}:// is not supported yet", hint="copy the files here"
         )
-    path = Path(pattern).expanduser()
-    if path.is_dir():
-        raise DataError("PATH_IS_DIRECTORY", f"{pattern} is a directory", hint=f"write '{pattern.rstrip('/')}/*.csv'")
-    found = [path] if path.exists() else [Path(p) for p in glob.glob(str(path), recursive=True)]
-    if path not in found:
-        found = [p for p in found if p.is_file() and not p.name.startswith(("_", "."))]
+    try:
+        found = _found(pattern)
+    except (OSError, RuntimeError, ValueError) as error:  # too long, not ours to look at, no such home, a NUL
+        why = getattr(error, "strerror", None) or error
+        raise DataError("PATH_UNREADABLE", f"cannot look for {shorten(pattern)}: {why}", hint="mend the path") from None
+    for file in found:
+        if not _is_text(str(file)):
+            raise DataError("INVALID_PATH", f"{str(file)!r} is not UTF-8", hint="rename the file")
     if not found:
         raise DataError(
             "PATH_NOT_FOUND", f"no file matches {pattern}", hint="paths are relative to the working directory"
@@ -67,6 +69,24 @@ def resolve(pattern: str, format: str | None = None) -> list[Path]:
     found.sort()
     format_of(found, format)
     return found
+
+
+def _found(pattern: str) -> list[Path]:
+    path = Path(pattern).expanduser()
+    if path.is_dir():
+        raise DataError("PATH_IS_DIRECTORY", f"{pattern} is a directory", hint=f"write '{pattern.rstrip('/')}/*.csv'")
+    if path.exists():
+        return [path]
+    found = [Path(p) for p in glob.glob(str(path), recursive=True)]
+    return [p for p in found if p.is_file() and not p.name.startswith(("_", "."))]
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def format_of(paths: Sequence[Path], format: str | None = None) -> str:
@@ -109,6 +129,13 @@ def plan_slices(
     if format == "parquet":
         return _parquet_slices([parquet.inspect(path, schema) for path in paths], parallelism)
     if format == "json":
+        for f in schema:
+            if f.type.holds_maps:
+                raise DataError(
+                    "JSON_TYPE_NOT_SUPPORTED",
+                    f"COPY of JSON reads no {f.type.sql} (column {f.name})",
+                    hint="write Parquet, or insert the rows from a program",
+                )
         return _json_slices([json_lines.layout(path) for path in paths], parallelism)
     for f in schema:
         if f.type.is_nested:

@@ -25,7 +25,10 @@ from headrace.engine.plan_sql import spark_plan
 from headrace.engine.session import driver_host
 from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, registered, run_plan
 from headrace.engine.work import PipelineCannot, Slice, Work
-from headrace.frames import in_columns
+from headrace.errors import DataError, ExecutionError
+from headrace.frames import checked_text, in_columns
+from headrace.interrupts import carried, check
+from headrace.parquet_files import spark_frame
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
 from headrace.sample.feeding import Feed
@@ -37,6 +40,7 @@ from headrace.stream.files import TextSlice, plan_slices
 from headrace.stream.ring.delivery import Address, Delivery
 from headrace.stream.ring.layout import Layout
 from headrace.types import Schema, arrow_schema, quote
+from headrace.utf8 import HINT, INVALID
 from headrace.view.compiled import InsertPipeline
 from headrace.view.sharing import Sharing
 
@@ -135,8 +139,8 @@ class Intake:
         """A DataFrame's rows in our own session: its own may have other settings, and does not see our views."""
         folder = self._runtime.scratch_file("-frame")
         try:
-            given.frame.write.parquet(str(folder))
-            yield Frame(self._runtime.spark.read.parquet(str(folder)))
+            checked_text(given.frame).write.parquet(str(folder))
+            yield Frame(spark_frame(self._runtime.spark, folder))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -215,7 +219,9 @@ class Intake:
         if not in_tasks:
             return delivery.address()
         server = self._runtime.rings.flights.on(driver_host(self._runtime.spark))
-        return delivery.address(server.location, server.secret, remote=self._runtime.settings.remote_rings)
+        return delivery.address(
+            server.location, server.secret, server.certificate, remote=self._runtime.settings.remote_rings
+        )
 
     # Native, here or in tasks
 
@@ -289,10 +295,10 @@ class Intake:
         if len(slices) == 1:
             results = iter([reduce(0)])
         elif work.ring is None:
-            results = runtime.worker.pool.map(reduce, range(len(slices)))
+            results = runtime.worker.pool.map(carried(reduce), range(len(slices)))
         else:
             # If one slice fails, the rows of the others that are in the ring must all be there to be taken back.
-            futures = [runtime.worker.pool.submit(reduce, i) for i in range(len(slices))]
+            futures = [runtime.worker.pool.submit(carried(reduce), i) for i in range(len(slices))]
             wait(futures)
             results = (future.result() for future in futures)
         for rows, found in results:
@@ -336,8 +342,8 @@ class Intake:
         names = tuple(f.name for f in given.schema)
         if given.format == "parquet":
             plan_slices(given.paths, given.format, None, given.schema, names, 1)  # checks files and types
-            frame = spark.read.parquet(*map(str, given.paths))
-            return in_columns(frame, given.schema, stream), None
+            frame = spark_frame(spark, *given.paths)
+            return checked_text(in_columns(frame, given.schema, stream)), None
         # Spark's stages may read a slice again and cannot ask for other slices: cut at true record ends.
         slices = plan_slices(
             given.paths, given.format, given.options, given.schema, names, parallelism, quoted_newlines=True
@@ -357,8 +363,14 @@ class Intake:
                 else:
                     build = pipeline.builds[node.relation]
                     self._runtime.worker.write(build)
-                    frames[leaf(node)] = spark.read.parquet(str(build.path))
-        return run_plan(spark, pipeline.plan, frames, primitive=True)
+                    frames[leaf(node)] = spark_frame(spark, build.path)
+        try:
+            return run_plan(spark, pipeline.plan, frames, primitive=True)
+        except ExecutionError as error:
+            if error.condition != INVALID:
+                raise
+            told = f"the text that {pipeline.state} would keep of these rows is not UTF-8"
+            raise DataError(INVALID, told, hint=HINT) from None
 
     def _drawn_by_spark(self, sampling: Sampling, frame: DataFrame) -> StateRows:
         """What a sample draws of the rows Spark SQL lets pass its condition, in the tasks that have them."""
@@ -397,6 +409,7 @@ def of_reader(runtime: Runtime, reader: pa.RecordBatchReader) -> tuple[Rows | Sp
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in reader:
+        check()
         held.append(batch)
         size += batch.nbytes
         if size >= runtime.settings.task_bytes and runtime.settings.engine != "native":
@@ -410,6 +423,7 @@ def of_reader(runtime: Runtime, reader: pa.RecordBatchReader) -> tuple[Rows | Sp
         while held:
             yield held.pop(0)
         for batch in reader:
+            check()
             size += batch.nbytes
             yield batch
 

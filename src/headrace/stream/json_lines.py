@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import DataError
+from headrace.stream import lengths
 from headrace.stream.json_scan import Located, NotJson, Scanner
 from headrace.stream.json_values import EXPECTED, convert
 from headrace.stream.nested import first_hole
@@ -138,7 +139,16 @@ class _Reader(PieceReader[TextFile]):
         for f, array in zip(self.wanted, arrays, strict=True):
             if (not f.nullable and array.null_count) or first_hole(array, f.type) is not None:
                 self._check_values(start, columns)
+            if f.type.is_limited:
+                arrays[self.wanted.index(f)] = self._in_length(start, array, f)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _in_length(self, start: int, array: pa.Array, f: Field) -> pa.Array:
+        try:
+            return lengths.fitted(array, f.type)
+        except lengths.TooLong:
+            index, what = lengths.first_too_long(array, f)
+            raise self._error(lengths.CONDITION, start, index, what, lengths.HINT) from None
 
     def _located(self, start: int, end: int) -> tuple[int, list[Located]]:
         """How many rows a block has, and what each wanted column has in them."""

@@ -41,6 +41,49 @@ def as_struct(fields: list[pa.Array], missing: pa.Array, type: pa.DataType) -> p
     return pa.StructArray.from_arrays(fields, fields=list(type), mask=missing)
 
 
+def map_apart(array: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """How many entries each map has (NULL where there is none), and all their keys and values."""
+    if array.null_count:
+        array = array.take(pa.array(np.arange(len(array))))  # a NULL may cover entries, which the copy leaves out
+    offsets = array.offsets.to_numpy()
+    lengths = pa.array(np.diff(offsets), pa.int64(), mask=array.is_null().to_numpy(zero_copy_only=False))
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    return lengths, array.keys.slice(first, count), array.items.slice(first, count)
+
+
+def as_map(lengths: pa.Array, keys: pa.Array, values: pa.Array, type: pa.DataType) -> pa.Array:
+    """The maps of these lengths, filled with the entries in order."""
+    offsets = np.concatenate(([0], np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False))))
+    if offsets[-1] > _MOST:
+        raise pa.ArrowInvalid("too many entries in one batch")
+    places = pa.array(offsets, pa.int32())
+    return pa.MapArray.from_arrays(places, keys, values, type=type, mask=lengths.is_null())
+
+
+class RepeatedKey(ValueError):
+    """A map that has a key twice."""
+
+
+def check_keys(array: pa.Array, type: Type) -> None:
+    """:class:`RepeatedKey` if a map in it has a key twice."""
+    if not type.holds_maps:
+        return
+    if type.name == "array":
+        check_keys(taken_apart(array)[1], type.element)
+    elif type.name == "struct":
+        for child, part in zip(array.flatten(), type.parts, strict=True):
+            check_keys(child, part.type)
+    else:
+        lengths, keys, values = map_apart(array)
+        counts = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
+        if len(keys):
+            owners = pa.array(np.repeat(np.arange(len(counts)), counts))
+            distinct = pa.table({"owner": owners, "key": keys}).group_by(["owner", "key"]).aggregate([])
+            if distinct.num_rows < len(keys):
+                raise RepeatedKey
+        check_keys(values, type.parts[1].type)
+
+
 def is_strict(type: Type) -> bool:
     """Whether a field somewhere inside is declared NOT NULL."""
     return any(not p.nullable or is_strict(p.type) for p in type.parts)
@@ -56,9 +99,12 @@ def first_hole(array: pa.Array, type: Type, path: str = "") -> tuple[int, str] |
     """
     if not is_strict(type):
         return None
-    if type.name == "array":
-        lengths, elements = taken_apart(array)
-        hole = first_hole(elements, type.element, path)
+    if type.name in ("array", "map"):
+        if type.name == "array":
+            lengths, elements = taken_apart(array)
+        else:
+            lengths, _, elements = map_apart(array)
+        hole = first_hole(elements, type.parts[-1].type, path)
         if hole is None:
             return None
         ends = np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False))

@@ -20,15 +20,18 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.errors import DataError
+from headrace.interrupts import check
+from headrace.native import native_connection
+from headrace.parquet_files import ROW_NUMBER, native_scan, open_parquet
+from headrace.stream.lengths import too_long
 from headrace.stream.nested import is_strict
-from headrace.types import INT, Field, Schema, Type, is_list
+from headrace.types import INT, Field, Limit, Schema, Type, is_list
+from headrace.utf8 import HINT, INVALID, first_bad_text, holds_text
 
 __all__ = ["INT", "Conversion", "ParquetFile", "ParquetPiece", "ParquetSlice"]
 
-_ROW_NUMBER = "file_row_number"
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
@@ -82,6 +85,9 @@ def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | No
 
     ``int96`` marks the timestamps older Spark and Hive write: instants, whatever Arrow makes of them.
     """
+    if wanted.limit is not None:
+        how = conversion(found, int96, wanted.plain)
+        return None if how is None else _in_length(how, wanted.limit)
     if wanted.is_nested:
         return None if int96 else _nested(found, wanted)
     t = pa.types
@@ -113,6 +119,16 @@ def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | No
     return Conversion(cast) if (text and wanted.name == "string") or (blob and wanted.name == "binary") else None
 
 
+def _in_length(how: Conversion, limit: Limit) -> Conversion:
+    """Text that may have so many characters; spaces at its end that are too much do not count."""
+    text, most = how.sql, limit.length
+    cut = (
+        f"CASE WHEN {text} IS NULL OR length({text}) <= {most} THEN {text}"
+        f" WHEN length(rtrim({text}, ' ')) <= {most} THEN left({text}, {most}) ELSE error('too long') END"
+    )
+    return Conversion(f"rpad({cut}, {most}, ' ')" if limit.fixed else cut, checked=True)
+
+
 def past_statistics(value: str, type: Type) -> str:
     """A float as the file has it, whatever the file's statistics say.
 
@@ -124,7 +140,8 @@ def past_statistics(value: str, type: Type) -> str:
 
 def _nested(found: pa.DataType, wanted: Type, depth: int = 0) -> Conversion | None:
     """A list or struct put together of its converted elements or fields; fields that are not wanted are not read."""
-    if pa.types.is_null(found) or (found == wanted.arrow and not is_strict(wanted) and not wanted.holds_floats):
+    checked = wanted.is_limited or wanted.holds_maps or is_strict(wanted)
+    if pa.types.is_null(found) or (found == wanted.arrow and not checked and not wanted.holds_floats):
         return Conversion(f"CAST({{}} AS {wanted.duckdb})")
     if wanted.name == "array":
         if not is_list(found):
@@ -133,6 +150,8 @@ def _nested(found: pa.DataType, wanted: Type, depth: int = 0) -> Conversion | No
         if inner is None:
             return None
         return Conversion(f"list_transform({{}}, lambda {element}: {inner.sql.replace('{}', element)})", inner.checked)
+    if wanted.name == "map":
+        return _map(found, wanted, depth)
     if not pa.types.is_struct(found):
         return None
     given: dict[str, list[pa.Field]] = {}
@@ -150,6 +169,20 @@ def _nested(found: pa.DataType, wanted: Type, depth: int = 0) -> Conversion | No
         items.append(f"{_name(part.name)} := {inner.sql.replace('{}', access)}")
         checked = checked or inner.checked
     return Conversion(f"CASE WHEN {{}} IS NULL THEN NULL ELSE struct_pack({', '.join(items)}) END", checked)
+
+
+def _map(found: pa.DataType, wanted: Type, depth: int) -> Conversion | None:
+    if not pa.types.is_map(found):
+        return None
+    key = _below(found.key_type, wanted.parts[0].type, depth + 1)
+    value = _below(found.item_type, wanted.parts[1].type, depth + 1)
+    if key is None or value is None:
+        return None
+    entry = f"e{depth}"
+    items = f"k := {key.sql.replace('{}', f'{entry}.key')}, v := {value.sql.replace('{}', f'{entry}.value')}"
+    entries = f"list_transform(map_entries({{}}), lambda {entry}: struct_pack({items}))"
+    # an inner NULL would be an empty map
+    return Conversion(f"CASE WHEN {{}} IS NULL THEN NULL ELSE map_from_entries({entries}) END", checked=True)
 
 
 def _below(found: pa.DataType, wanted: Type, depth: int) -> Conversion | None:
@@ -178,7 +211,7 @@ def inspect(path: Path, schema: Schema) -> ParquetFile:
     Columns are matched by name in any case; columns the schema does not have are not read.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             arrow, metadata = file.schema_arrow, file.metadata
             leaves = [file.schema.column(i) for i in range(metadata.num_columns)]
     except (pa.ArrowException, OSError) as error:
@@ -193,8 +226,8 @@ def inspect(path: Path, schema: Schema) -> ParquetFile:
         )
     if repeated := [f.name for f in schema if len(by_name[f.name.lower()]) > 1]:
         raise DataError("REPEATED_COLUMN", f"{path} has {', '.join(repeated)} more than once")
-    if _ROW_NUMBER in by_name:
-        raise DataError("PARQUET_RESERVED_COLUMN", f"{path} has a column {_ROW_NUMBER}", hint="rename it in the file")
+    if ROW_NUMBER in by_name:
+        raise DataError("PARQUET_RESERVED_COLUMN", f"{path} has a column {ROW_NUMBER}", hint="rename it in the file")
     found = [by_name[f.name.lower()][0] for f in schema]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     return ParquetFile(
@@ -267,16 +300,22 @@ def select_items(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) 
 
 def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> DataError | None:
     """What is wrong with a piece: it cannot be read, or its first value that does not fit; ``None`` if nothing is."""
+    check()  # it may be that nothing is wrong: whoever read it was told to stop
     try:
         _read_through(piece, schema, columns)
         worst = _first_bad(piece, schema, columns)
     except duckdb.Error as error:
-        return _unreadable(piece.path, error)
+        return _bad_text(piece, schema, columns) or _unreadable(piece.path, error)
     if worst is None:
         return None
     number, f, value = worst
     if value is None:
         return DataError("NULL_IN_NOT_NULL", f"{piece.path}, row {number}: column {f.name} is NOT NULL, but has a NULL")
+    if f.type.limit is not None:
+        return too_long(f"{piece.path}, row {number}: ", f"column {f.name}: {value} is too long for {f.type.declared}")
+    if f.type.holds_maps and _repeats_key(replace(piece, start=number - 1, end=number), schema, f):
+        what = f"{piece.path}, row {number}: column {f.name}: a key is there twice in {value}"
+        return DataError("DUPLICATED_MAP_KEY", what, hint="give each key once")
     return DataError(
         "PARQUET_BAD_VALUE",
         f"{piece.path}, row {number}: column {f.name}: {value} is no {f.type.declared}",
@@ -284,34 +323,62 @@ def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...
     )
 
 
+def _repeats_key(row: ParquetPiece, schema: Schema, f: Field) -> bool:
+    """Whether that is why DuckDB cannot read the column in this row."""
+    with native_connection() as connection:
+        try:
+            connection.execute(f"SELECT * FROM {parquet_source(row, schema, (f.name,))}").fetchone()
+        except duckdb.Error as error:
+            return "Map keys must be unique" in str(error)
+    return False
+
+
 def _read_through(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> None:
     """Read every value once; DuckDB's error if that cannot be done."""
     names = [found for f, found in zip(schema, piece.names, strict=True) if f.name in columns]
-    with duckdb.connect() as connection:
+    with native_connection() as connection:
         items = ", ".join(f"bit_xor(hash({_name(name)}))" for name in names) or "count(*)"
         connection.execute(f"SELECT {items} FROM {_rows(piece)}").fetchone()
+
+
+def _bad_text(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> DataError | None:
+    """The first text of a file that is no UTF-8. Arrow reads it, DuckDB does not."""
+    for f, found in zip(schema, piece.names, strict=True):
+        if f.name not in columns or not holds_text(f.type.arrow):
+            continue
+        before = 0
+        try:
+            with open_parquet(piece.path) as file:
+                for batch in file.iter_batches(columns=[found]):
+                    if (bad := first_bad_text(batch.column(0))) is not None:
+                        told = f"{piece.path}, row {before + bad + 1}: column {f.name}: the text is not UTF-8"
+                        return DataError(INVALID, told, hint=HINT)
+                    before += batch.num_rows
+        except (pa.ArrowException, OSError):
+            return None
+    return None
 
 
 def _first_bad(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) -> tuple[int, Field, str | None] | None:
     """The number of that row, the column and its value."""
     worst: tuple[int, Field, str | None] | None = None
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
+    with native_connection() as connection:
         for f, found, how in zip(schema, piece.names, piece.conversions, strict=True):
             if f.name not in columns or not how.checked:
                 continue
             column = _name(found)
             if f.type.is_nested:
                 at = _first_failing(connection, piece, how.sql.replace("{}", column))
-                lost = f"{_ROW_NUMBER} = {at}"
+                lost = f"{ROW_NUMBER} = {at}"
+            elif f.type.limit is not None:
+                lost = f"length(rtrim({column}, ' ')) > {f.type.limit.length}"
             elif f.type.is_timestamp:
                 lost = f"epoch_ns({column}) % 1000 <> 0"
             else:
                 lost = f"TRY_CAST({column} AS {f.type.duckdb}) IS NULL"
             bad = f"{column} IS NOT NULL AND {lost}" + ("" if f.nullable else f" OR {column} IS NULL")
             row = connection.execute(
-                f"SELECT {_ROW_NUMBER} + 1, CAST({column} AS VARCHAR) FROM {_rows(piece)}"
-                f" AND ({bad}) ORDER BY 1 LIMIT 1"
+                f"SELECT {ROW_NUMBER} + 1, CAST({column} AS VARCHAR) FROM {_rows(piece)} AND ({bad}) ORDER BY 1 LIMIT 1"
             ).fetchone()
             if row and (worst is None or row[0] < worst[0]):
                 worst = row[0], f, row[1]
@@ -345,10 +412,8 @@ def _first_failing(connection: duckdb.DuckDBPyConnection, piece: ParquetPiece, s
 
 
 def _rows(piece: ParquetPiece) -> str:
-    path = "".join(f"[{c}]" if c in "*?[" else c for c in str(piece.path)).replace("'", "''")
     return (
-        f"read_parquet('{path}', {_ROW_NUMBER}=true)"
-        f" WHERE {_ROW_NUMBER} >= {piece.start} AND {_ROW_NUMBER} < {piece.end}"
+        f"{native_scan([piece.path], numbered=True)} WHERE {ROW_NUMBER} >= {piece.start} AND {ROW_NUMBER} < {piece.end}"
     )
 
 

@@ -21,14 +21,28 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DataError
-from headrace.stream.nested import as_list, as_struct, first_hole, taken_apart
+from headrace.stream.given import column_of, fields_of, foreign, is_holder, kinds_of, refuse_depth, unknown_input
+from headrace.stream.lengths import TooLong, first_too_long, fitted, too_long
+from headrace.stream.nested import (
+    RepeatedKey,
+    as_list,
+    as_map,
+    as_struct,
+    check_keys,
+    first_hole,
+    map_apart,
+    taken_apart,
+)
 from headrace.stream.spellings import first_failure, in_zone
 from headrace.stream.text import shorten
 from headrace.types import INT, INTEGERS, STRING, Field, Schema, Type, arrow_schema, is_list
+from headrace.utf8 import HINT, INVALID, first_bad_text
+from headrace.values import python_values
 
 __all__ = ["INT", "STRING", "Field", "to_arrow"]
 
@@ -46,6 +60,10 @@ def to_arrow(data: Any, schema: Schema, *, zone: str = "UTC") -> pa.Table | pa.R
     * All of this holds of an array's elements and of a struct's fields, which go by name (in a
       tuple by position).
     """
+    if isinstance(data, pa.Array):
+        if not pa.types.is_struct(data.type) or data.null_count:
+            raise unknown_input(data)
+        data = pa.RecordBatch.from_struct_array(data)
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
@@ -57,30 +75,39 @@ def to_arrow(data: Any, schema: Schema, *, zone: str = "UTC") -> pa.Table | pa.R
             match_columns(found.schema.names, schema)
             return arrow_schema(schema).empty_table()
         return _table(found, schema, zone, loose=True)
-    if module == "polars" and hasattr(data, "collect"):
-        data = data.collect()
+    if module == "polars":
+        with foreign(data):
+            data = data.collect() if hasattr(data, "collect") else data
+        if not hasattr(data, "columns"):
+            raise unknown_input(data)
+        match_columns(data.columns, schema)
+        if any("\0" in name for kind in data.dtypes for name in fields_of(kind)):
+            raise DataError("UNKNOWN_FIELD", "the name of a field has a NUL character", hint="rename it")
     if isinstance(data, pa.RecordBatchReader):
         return _reader(data, schema, zone)
-    if hasattr(data, "scanner"):  # a pyarrow dataset
-        return _reader(data.scanner().to_reader(), schema, zone)
+    if module == "pyarrow" and hasattr(data, "scanner"):  # a dataset
+        with foreign(data):
+            reader = data.scanner().to_reader()
+        return _reader(reader, schema, zone)
     if hasattr(data, "__arrow_c_stream__"):
-        return _reader(pa.RecordBatchReader.from_stream(data), schema, zone)
+        try:
+            reader = pa.RecordBatchReader.from_stream(data)
+        except (*_FAILURES, AttributeError) as error:
+            raise unknown_input(data) from error  # a column, for one, is no table
+        return _reader(reader, schema, zone)
     if isinstance(data, Mapping):
         return _from_columns(data, schema, zone)
-    if isinstance(data, Iterable) and not isinstance(data, str | bytes):
-        return _from_rows(list(data), schema, zone)
-    raise _unknown_input(data)
-
-
-def _unknown_input(data: object) -> DataError:
-    return DataError(
-        "INSERT_UNKNOWN_INPUT",
-        f"rows cannot be taken from {type(data).__module__}.{type(data).__qualname__}",
-        hint="give an Arrow table, batch or reader, a pandas or Polars frame, or a list of dicts or tuples",
-    )
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes) and getattr(data, "ndim", 1) != 0:
+        with foreign(data):
+            rows = list(data)
+        return _from_rows(rows, schema, zone)
+    raise unknown_input(data)
 
 
 def _from_pandas(frame: Any) -> pa.Table:
+    for place, name in enumerate(frame.columns):
+        if str(frame.dtypes.iloc[place]) == "object":
+            refuse_depth(frame.iloc[:, place], name)
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (*_FAILURES, KeyError) as error:
@@ -95,12 +122,21 @@ def _reader(reader: pa.RecordBatchReader, schema: Schema, zone: str) -> pa.Recor
 
     def batches() -> Iterator[pa.RecordBatch]:
         before = 0
-        for batch in reader:
+        for batch in _read(reader):
             arrays = [_column(batch.column(i), f, zone, before) for f, i in zip(schema, positions, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema))
             before += batch.num_rows
 
     return pa.RecordBatchReader.from_batches(arrow_schema(schema), batches())
+
+
+def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    while True:
+        with foreign(reader):
+            batch = next(reader, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def _table(table: pa.Table, schema: Schema, zone: str, *, loose: bool = False) -> pa.Table:
@@ -135,16 +171,10 @@ def match_columns(found: Sequence[str], schema: Schema, *, optional: bool = Fals
 
 
 def _from_columns(data: Mapping[Any, Any], schema: Schema, zone: str) -> pa.Table:
-    values = list(data.values())
-    for name, column in data.items():
-        if isinstance(column, str | bytes | Mapping) or not hasattr(column, "__len__"):
-            raise DataError(
-                "INSERT_UNKNOWN_INPUT",
-                f"column {name} is no sequence of values",
-                hint="a dict is a dict of columns; for one row write [{...}]",
-            )
+    with foreign(data):
+        values = [column_of(name, column) for name, column in data.items()]
     if len({len(column) for column in values}) > 1:
-        lengths = ", ".join(f"{name} has {len(column)}" for name, column in data.items())
+        lengths = ", ".join(f"{name} has {len(column)}" for name, column in zip(data, values, strict=True))
         raise DataError("INSERT_COLUMN_LENGTHS", f"columns of different lengths: {lengths}")
     positions = match_columns([str(n) for n in data], schema)
     arrays = [_from_values(values[i], f, zone) for f, i in zip(schema, positions, strict=True)]
@@ -171,7 +201,7 @@ def _from_rows(rows: list[Any], schema: Schema, zone: str) -> pa.Table:
             )
         columns = list(zip(*rows, strict=True))
     else:
-        raise _unknown_input(next(r for r in rows if not isinstance(r, Mapping) or not isinstance(rows[0], Mapping)))
+        raise unknown_input(next(r for r in rows if not isinstance(r, Mapping) or not isinstance(rows[0], Mapping)))
     arrays = [_from_values(column, f, zone) for f, column in zip(schema, columns, strict=True)]
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
 
@@ -208,6 +238,8 @@ def _built(values: Any, f: Field, zone: str) -> pa.Array:
         return _built_lists(values, f, zone)
     if f.type.name == "struct":
         return _built_structs(values, f, zone)
+    if f.type.name == "map":
+        return _built_maps(values, f, zone)
     try:
         found = _inferred(values, f, zone)
     except _FAILURES as error:
@@ -238,6 +270,33 @@ def _built_lists(values: Any, f: Field, zone: str) -> pa.Array:
     except _BadItem as bad:
         raise _BadItem(owners[bad.row], bad.path, bad.why) from None
     return as_list(pa.array(lengths, pa.int64()), inner, f.type.arrow)
+
+
+def _built_maps(values: Any, f: Field, zone: str) -> pa.Array:
+    lengths: list[int | None] = []
+    keys: list[Any] = []
+    items: list[Any] = []
+    owners: list[int] = []
+    for row, value in enumerate(values):
+        if value is None:
+            lengths.append(None)
+            continue
+        pairs = list(value.items()) if isinstance(value, Mapping) else value
+        if not isinstance(pairs, list | tuple) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
+            raise _BadItem(row, f.name, f"{shorten(repr(value))} is no {f.type.sql}")
+        if any(key is None for key, _ in pairs):
+            raise DataError("NULL_MAP_KEY", f"row {row + 1}, column {f.name}: NULL is no key of a map")
+        lengths.append(len(pairs))
+        keys += [key for key, _ in pairs]
+        items += [item for _, item in pairs]
+        owners += [row] * len(pairs)
+    key, item = Field(f"{f.name} (a key)", f.type.parts[0].type), Field(f.name, f.type.parts[1].type)
+    try:
+        found = _converted(_built(keys, key, zone), key, zone)
+        values = _converted(_built(items, item, zone), item, zone)
+    except _BadItem as bad:
+        raise _BadItem(owners[bad.row], bad.path, bad.why) from None
+    return as_map(pa.array(lengths, pa.int64()), found, values, f.type.arrow)
 
 
 def _built_structs(values: Any, f: Field, zone: str) -> pa.Array:
@@ -279,13 +338,18 @@ def _converted(array: pa.Array, f: Field, zone: str) -> pa.Array:
 
 
 def _inferred(values: Any, f: Field, zone: str) -> pa.Array:
-    kinds = set(map(type, values)) if isinstance(values, list | tuple) else set()
-    if {str, bytes} <= kinds or {datetime.date, datetime.datetime} <= kinds:
-        # Arrow would quietly make the one into the other
+    kinds = kinds_of(values)
+    if any(map(is_holder, kinds)):
+        refuse_depth(values, f.name)
+    mixed = len(kinds) > 1 and not kinds.isdisjoint((np.datetime64, np.timedelta64))
+    if mixed or {str, bytes} <= kinds or {datetime.date, datetime.datetime} <= kinds:
+        # Arrow would quietly make the one into the other, or end the process
         raise pa.ArrowInvalid(f"values of different types: {', '.join(sorted(k.__name__ for k in kinds))}")
     if f.type.is_decimal and int in kinds and bool not in kinds and float not in kinds:
         return pa.array(values, pa.decimal256(76, f.type.scale))  # Python's integers may be past 64 bits
     if f.type.is_timestamp and datetime.datetime in kinds:
+        if odd := sorted(k.__name__ for k in kinds if not issubclass(k, datetime.datetime)):
+            raise pa.ArrowInvalid(f"values of different types: datetime, {', '.join(odd)}")
         aware = [None if v is None or v.tzinfo is None else v for v in values]
         naive = [None if v is None or v.tzinfo is not None else v for v in values]
         local = pa.array(naive, pa.timestamp("us"))
@@ -310,14 +374,27 @@ def _check_types(found: pa.DataType, f: Field, *, loose: bool = False) -> None:
         _check_types(found.value_type, Field(f.name, f.type.element), loose=loose)
     elif f.type.name == "struct" and pa.types.is_struct(found):
         _check_fields(found, f, loose=loose)
+    elif f.type.name == "map" and pa.types.is_map(found):
+        _check_types(found.key_type, Field(f.name, f.type.parts[0].type), loose=loose)
+        _check_types(found.item_type, Field(f.name, f.type.parts[1].type), loose=loose)
     elif not pa.types.is_null(found) and (
         f.type.is_nested or pa.types.is_nested(found) or not _convertible(found, f.type)
     ):
         raise DataError(
             "INSERT_TYPE_MISMATCH",
             f"column {f.name} is {f.type.sql}, but the rows have {found}",
-            hint="convert the column first",
+            hint=_how_to_convert(found, f),
         )
+
+
+def _how_to_convert(found: pa.DataType, f: Field) -> str:
+    """What to write so that rows of this type fit the column."""
+    if f.type.name == "decimal" and pa.types.is_floating(found):
+        wanted = f"pa.decimal128({f.type.precision}, {f.type.scale})"
+        return f"a float is not quite what it prints: give decimal.Decimal(str(value)), or an Arrow column of {wanted}"
+    if f.type.name == "string":
+        return "give text: str(value), or the column cast to string"
+    return f"convert the column to {f.type.sql} first"
 
 
 def _check_fields(found: pa.StructType, f: Field, *, loose: bool) -> None:
@@ -373,6 +450,12 @@ def _column(array: pa.Array, f: Field, zone: str, before: int, *, loose: bool = 
             "INSERT_BAD_VALUE",
             f"row {before + bad + 1}, column {f.name}: {_shown(array[bad])} does not fit in {f.type.sql}",
         ) from None
+    if (f.type.name == "string" or f.type.is_nested) and (bad := first_bad_text(result)) is not None:
+        raise DataError(INVALID, f"row {before + bad + 1}, column {f.name}: the text is not UTF-8", hint=HINT)
+    if f.type.holds_maps:
+        _check_maps(result, f, before)
+    if f.type.is_limited:
+        result = _in_length(result, f, before)
     if not f.nullable and result.null_count:
         bad = pc.index(pc.is_null(result), True).as_py()
         raise DataError("NULL_IN_NOT_NULL", f"row {before + bad + 1}, column {f.name}: NULL in a NOT NULL column")
@@ -381,8 +464,30 @@ def _column(array: pa.Array, f: Field, zone: str, before: int, *, loose: bool = 
     return result
 
 
+def _check_maps(array: pa.Array, f: Field, before: int) -> None:
+    try:
+        check_keys(array, f.type)
+    except RepeatedKey:
+        bad = first_failure(lambda part: check_keys(part, f.type), array) or 0
+        raise DataError(
+            "DUPLICATED_MAP_KEY",
+            f"row {before + bad + 1}, column {f.name}: a key is there twice in {_shown(array[bad])}",
+            hint="give each key once",
+        ) from None
+
+
+def _in_length(array: pa.Array, f: Field, before: int) -> pa.Array:
+    try:
+        return fitted(array, f.type)
+    except TooLong:
+        index, what = first_too_long(array, f)
+        raise too_long(f"row {before + index + 1}, ", what) from None
+
+
 def _shown(value: pa.Scalar) -> str:
-    return shorten(str(value.as_py())) if pa.types.is_nested(value.type) else str(value.cast(pa.string()).as_py())
+    if pa.types.is_nested(value.type):
+        return shorten(str(python_values(pa.chunked_array([pa.array([value])]))[0]))
+    return str(value.cast(pa.string()).as_py())
 
 
 def _convert(array: pa.Array, wanted: Type, zone: str) -> pa.Array:
@@ -391,6 +496,10 @@ def _convert(array: pa.Array, wanted: Type, zone: str) -> pa.Array:
     if array.type == wanted.arrow:
         return array
     if t.is_dictionary(array.type):
+        if t.is_string_view(array.type.value_type) or t.is_binary_view(array.type.value_type):
+            # Polars' categories; Arrow cannot take from views
+            plain = pa.large_string() if t.is_string_view(array.type.value_type) else pa.large_binary()
+            array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
         return _convert(array.dictionary_decode(), wanted, zone)
     if wanted.is_nested:
         return _convert_nested(array, wanted, zone)
@@ -417,6 +526,10 @@ def _convert_nested(array: pa.Array, wanted: Type, zone: str) -> pa.Array:
     if wanted.name == "array":
         lengths, elements = taken_apart(array)
         return as_list(lengths, _convert(elements, wanted.element, zone), wanted.arrow)
+    if wanted.name == "map":
+        lengths, keys, items = map_apart(array)
+        key, item = (p.type for p in wanted.parts)
+        return as_map(lengths, _convert(keys, key, zone), _convert(items, item, zone), wanted.arrow)
     given = dict(zip((f.name.lower() for f in array.type), array.flatten(), strict=True))
     nothing = pa.nulls(len(array))
     fields = [_convert(given.get(p.name.lower(), nothing), p.type, zone) for p in wanted.parts]

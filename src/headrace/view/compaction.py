@@ -15,9 +15,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import duckdb
-
-from headrace.errors import HeadraceError
 from headrace.plan.pipelines import State
 from headrace.runtime import Runtime
 from headrace.store import Transaction
@@ -80,12 +77,15 @@ class Compaction:
 
     def _try(self, queues: Sequence[_Queue], *, wait: bool) -> None:
         """Merge, or leave it to the next insert: the rows are committed, and what fails now is not their error."""
-        try:
-            self._merge(queues, wait=wait)
-        except (HeadraceError, duckdb.Error):
-            if len(queues) > 1:
-                for queue in queues:
+        if len(queues) > 1:
+            try:
+                self._merge(queues, wait=wait)
+            except Exception:
+                for queue in queues:  # one that cannot be merged must not keep the others from it
                     self._try([queue], wait=wait)
+            return
+        with self._runtime.tidying.after(f"merging {queues[0].relation}"):
+            self._merge(queues, wait=wait)
 
     def _merge(self, queues: Sequence[_Queue], *, wait: bool) -> None:
         """Merge states in one epoch; one that a query reads is left out, unless told to wait."""

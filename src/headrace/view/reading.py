@@ -26,6 +26,7 @@ from headrace import query, tables
 from headrace.engine.columns import Unfoldable
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.spark import Relation
+from headrace.interrupts import Lock
 from headrace.plan.pipelines import State
 from headrace.runtime import Runtime
 from headrace.store import Glance, Snapshot, Transaction
@@ -57,7 +58,7 @@ class Answers:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._kept: dict[str, Refresh] = {}
-        self._locks: dict[str, threading.RLock] = {}
+        self._locks: dict[str, Lock] = {}
         self._prepared: dict[str, tuple[ContinuousView, query.Prepared]] = {}
         self._residents = WeakKeyDictionary[ContinuousView, dict[str, Resident | None]]()
         self._merged: dict[str, int] = {}
@@ -105,10 +106,10 @@ class Answers:
             with self._guard:
                 self._residents.pop(view, None)
 
-    def lock(self, name: str) -> threading.RLock:
+    def lock(self, name: str) -> Lock:
         """Held while a view's resident state is folded into or read."""
         with self._guard:
-            return self._locks.setdefault(name, threading.RLock())
+            return self._locks.get(name) or self._locks.setdefault(name, Lock())
 
     def states(self, snapshot: Snapshot, view: ContinuousView, *, patient: bool = False) -> query.Leaves:
         """The view's merged states as leaves of a query. Hold the view's lock while it runs."""

@@ -23,11 +23,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headrace.errors import ExecutionError
+from headrace.private import lock
 from headrace.stream.ring.layout import LOST, NOBODYS, REFUSALS, Claim, Head, Reader, Slots, Word, Words
 from headrace.stream.ring.processes import is_alive, this_process
 
@@ -35,6 +37,10 @@ _FAR = 1 << 62
 _FORGOTTEN = 60_000_000_000
 """Nanoseconds after which a reader without a process of its own is let go of if nobody reads for it, or longer if the
 ring's patience is."""
+
+
+_LOCKED_SECONDS = 60.0
+"""How long to wait for the lock. Whoever has it writes a few words; only a process that was stopped keeps it."""
 
 
 class Overflow(IntEnum):
@@ -92,7 +98,10 @@ class Book:
     @contextmanager
     def locked(self) -> Iterator[Words]:
         with self._thread:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock(self._fd, Path("the ring"), _LOCKED_SECONDS)
             try:
                 yield self.head.words
             finally:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.errors import ExecutionError
+from headrace.private import inside, new_file
 from headrace.stream.ring.ring import Ring
 
 
@@ -33,6 +34,8 @@ class Address:
     location: str = ""
     secret: str = ""
     """Where the ring's owner takes rows from other hosts, and what it asks for."""
+    certificate: str = ""
+    """The owner's, by which workers know it; nothing where it is asked on this host."""
     remote: bool = False
     """Whether to send rows to the owner even where the ring could be mapped (for tests)."""
 
@@ -61,15 +64,15 @@ class Delivery:
             return False
         self._token, self._spoiled = f"delivery-{uuid.uuid4().hex}", False
         try:
-            (ring.folder / self._token).touch()
+            new_file(ring.folder / self._token)
         except FileNotFoundError:  # the last query that read it has ended
             return False
         self.ring, self._since = ring, ring.end
         return True
 
-    def address(self, location: str = "", secret: str = "", *, remote: bool = False) -> Address:
+    def address(self, location: str = "", secret: str = "", certificate: str = "", *, remote: bool = False) -> Address:
         assert self.ring is not None
-        return Address(self.ring.stream, self.ring.folder, self._token, location, secret, remote)
+        return Address(self.ring.stream, self.ring.folder, self._token, location, secret, certificate, remote)
 
     def put(self, rows: pa.Table) -> None:
         """Deliver rows from here."""
@@ -102,7 +105,7 @@ def put(address: Address, rows: pa.Table, ring: Ring | None = None) -> Ring:
     if ring is None or ring.folder != address.folder:
         ring = Ring.open(address.folder)
     ring.check_open()
-    token = address.folder / address.token
+    token = inside(address.folder, address.token)
     if not token.exists():
         raise ExecutionError(
             "STATEMENT_ENDED", f"the insert into stream {ring.stream} has ended", hint="this is no error of its own"

@@ -3,6 +3,9 @@
 Rings live in shared memory, in a folder of their own for each open database; the process that owns them holds a lock
 in it. A process that is killed leaves its folder behind, unlocked: whoever opens a database next removes it. The
 database's directory says where the ring of a stream is, so that other processes find it there.
+
+Shared memory is everybody's, so nothing there is trusted that is not this user's own, and no lock is waited for: a
+folder is made and locked under a name that nobody looks at, and then gets its own.
 """
 
 from __future__ import annotations
@@ -11,15 +14,17 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
 
-from headrace.catalog import Buffer, Stream
-from headrace.errors import ExecutionError
+from headrace.catalog import Buffer, Stream, file_name
+from headrace.errors import ExecutionError, StoreError
+from headrace.private import has_shape, inside, make_folder, open_file, read_json, write_text
 from headrace.stream.ring.book import Overflow
 from headrace.stream.ring.flight import Flights
 from headrace.stream.ring.layout import Layout
@@ -29,6 +34,8 @@ from headrace.stream.ring.scan import Scan
 _SHARED_MEMORY = Path("/dev/shm")
 _POINTERS = "rings"
 _LOCK = "owner"
+_MAKING_SECONDS = 3600.0
+"""After which a folder that is still being made is taken for one whose maker was killed."""
 
 
 def terms_of(stream: Stream) -> Terms:
@@ -40,7 +47,7 @@ def terms_of(stream: Stream) -> Terms:
 class Rings:
     """The rings of one open database."""
 
-    def __init__(self, database: Path, scratch: Path, zone: str = "UTC") -> None:
+    def __init__(self, database: Path, scratch: Path, zone: str = "UTC", tls: tuple[str, str] = ("", "")) -> None:
         self._pointers = database / _POINTERS
         self._scratch = scratch
         self._zone = zone
@@ -48,7 +55,7 @@ class Rings:
         self._rings: dict[str, Ring] = {}
         self._made = 0
         self._notice: Callable[[], None] = lambda: None
-        self.flights = Flights(lambda name: self._rings.get(name.lower()))
+        self.flights = Flights(lambda name: self._rings.get(name.lower()), tls)
         self._folders: list[tuple[Path, int]] = []
         shutil.rmtree(self._pointers, ignore_errors=True)  # of an owner that was killed
         sweep()
@@ -81,9 +88,8 @@ class Rings:
                 self._made += 1
                 folder = self._room(Layout.of(stream.columns, terms.capacity).bytes) / f"r{self._made}"
                 found = Ring.create(folder, stream.name, stream.columns, terms, zone=self._zone)
-                self._pointers.mkdir(exist_ok=True)
-                pointer = self._pointers / f"{_file_name(stream.name)}.json"
-                pointer.write_text(json.dumps({"ring": str(folder), "stream": stream.name}))
+                pointer = make_folder(self._pointers) / f"{file_name(stream.name.lower())}.json"
+                write_text(pointer, json.dumps({"ring": str(folder), "stream": stream.name}))
                 self._rings[stream.name.lower()] = found
                 self._notice()
             return found
@@ -105,7 +111,7 @@ class Rings:
         with self._lock:
             ring = self._rings.pop(name.lower(), None)
             if ring is not None:
-                (self._pointers / f"{_file_name(name)}.json").unlink(missing_ok=True)
+                (self._pointers / f"{file_name(name.lower())}.json").unlink(missing_ok=True)
                 ring.destroy()
 
     def close(self) -> None:
@@ -135,19 +141,28 @@ class Rings:
 
     def _claim(self, place: Path) -> Path:
         """A folder that is this process's while it lives."""
-        with _sweeping(place):
-            folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
-            fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        making = Path(tempfile.mkdtemp(prefix=_making(), dir=place))
+        os.chmod(making, 0o700)  # of which the umask may have taken bits
+        fd = open_file(making / _LOCK, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder = place / (_prefix() + making.name.removeprefix(_making()))
+        making.rename(folder)
         self._folders.append((folder, fd))
         return folder
 
 
 def find_ring(database: Path, stream: str) -> Path:
     """Where another process's ring of a stream is."""
-    pointer = database / _POINTERS / f"{_file_name(stream)}.json"
+    pointer = database / _POINTERS / f"{file_name(stream.lower())}.json"
     try:
-        return Path(json.loads(pointer.read_text())["ring"])
+        found = read_json(pointer)
+        if not has_shape(found, {"ring": str}):
+            raise ValueError("no ring")
+        return _ours(Path(found["ring"]))
+    except ValueError:
+        raise ExecutionError(
+            "RING_FOREIGN", f"{pointer} names no ring of this user", hint="open the database anew in its own process"
+        ) from None
     except FileNotFoundError:
         raise ExecutionError(
             "STREAM_NOT_BUFFERED",
@@ -159,21 +174,33 @@ def find_ring(database: Path, stream: str) -> Path:
 def sweep() -> None:
     """Remove the rings of processes that were killed."""
     for place in (_SHARED_MEMORY, Path(tempfile.gettempdir())):
-        if not place.is_dir():
-            continue
-        left = [f for f in place.glob(f"{_prefix()}*") if f.is_dir()]
-        if left:
-            with _sweeping(place):
-                for folder in left:
-                    if _is_abandoned(folder):
-                        shutil.rmtree(folder, ignore_errors=True)
+        if place.is_dir():
+            for folder in (*place.glob(f"{_prefix()}*"), *place.glob(f"{_making()}*")):
+                if _is_abandoned(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ours(folder: Path) -> Path:
+    """A ring's folder that a database's directory names, if it is called as rings' are and this user's own."""
+    if not folder.parent.name.startswith(_prefix()) or not _is_ours(folder.parent):
+        raise ValueError("not where rings are")
+    return inside(folder.parent, folder.name)
+
+
+def _is_ours(folder: Path) -> bool:
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 
 
 def _is_abandoned(folder: Path) -> bool:
     try:
-        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return not (folder / _LOCK).exists()
+        if not _is_ours(folder):
+            return False
+        if folder.name.startswith(_making()):
+            return time.time() - os.lstat(folder).st_mtime > _MAKING_SECONDS
+        fd = open_file(folder / _LOCK, os.O_RDWR)
+    except (OSError, StoreError):
+        return _is_there(folder) and not _is_there(folder / _LOCK)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -183,23 +210,17 @@ def _is_abandoned(folder: Path) -> bool:
     return True
 
 
-@contextmanager
-def _sweeping(place: Path) -> Iterator[None]:
-    """Folders are made and removed by one at a time: one that is being made is not locked yet."""
-    fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+def _is_there(path: Path) -> bool:
+    return os.path.lexists(path)
 
 
 def _prefix() -> str:
-    return f"headrace-{os.getuid()}-"
+    return f"headrace-{os.geteuid()}-"
 
 
-def _file_name(stream: str) -> str:
-    return quote(stream.lower(), safe="")
+def _making() -> str:
+    """How the name of a folder starts that is not locked yet: not as those that are looked for."""
+    return f".{_prefix()}"
 
 
 def _free(place: Path) -> int:

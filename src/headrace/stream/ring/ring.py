@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ExecutionError, StoreError
+from headrace.interrupts import check_waiting
+from headrace.private import has_shape, make_folder, open_file, read_json, write_text
 from headrace.stream.ring.book import Book, Claimed, Overflow, Usage
 from headrace.stream.ring.layout import FORMAT, MAGIC, NO_MARKS, OWN, Head, Layout, Slots, Word
 from headrace.stream.ring.processes import this_process
@@ -33,6 +35,12 @@ TEXT_LIMIT = (1 << 31) - 4096
 """Bytes of long text a round may have: views count in 32 bits."""
 _DESCRIPTION = "ring.json"
 _MEMORY = "ring"
+_SHAPE = {
+    "stream": str,
+    "columns": [(str, str, bool)],
+    "terms": (int, float | int, int, float | int),
+    "zone": str,
+}
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,8 @@ class Ring:
 
         layout = Layout.of(columns, terms.capacity)
         warm_up()
-        folder.mkdir(parents=True)
-        fd = os.open(folder / _MEMORY, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        make_folder(folder)
+        fd = open_file(folder / _MEMORY, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             os.posix_fallocate(fd, 0, layout.bytes)
             memory = mmap.mmap(fd, layout.bytes)
@@ -110,7 +118,7 @@ class Ring:
             "terms": [terms.capacity, terms.timeout, int(terms.overflow), terms.patience],
             "zone": zone,
         }
-        (folder / _DESCRIPTION).write_text(json.dumps(description))
+        write_text(folder / _DESCRIPTION, json.dumps(description))
         words[Word.MAGIC] = MAGIC
         return Ring(folder, stream, columns, terms, zone, fd, memory)
 
@@ -118,10 +126,14 @@ class Ring:
     def open(folder: Path) -> Ring:
         """The ring another process, or another part of this one, has made in ``folder``."""
         try:
-            found = json.loads((folder / _DESCRIPTION).read_text())
-            fd = os.open(folder / _MEMORY, os.O_RDWR)
+            found = read_json(folder / _DESCRIPTION)
+            if not has_shape(found, _SHAPE):
+                raise ValueError("no ring")
+            fd = open_file(folder / _MEMORY, os.O_RDWR)
         except FileNotFoundError:
             raise gone(folder.name) from None
+        except ValueError:
+            raise foreign(folder) from None
         columns = tuple(Field(n, from_spark(t), nullable) for n, t, nullable in found["columns"])
         capacity, timeout, overflow, patience = found["terms"]
         terms = Terms(capacity, timeout, Overflow(overflow), patience)
@@ -129,7 +141,7 @@ class Ring:
         words = np.frombuffer(memory, np.int64, Word.COUNT)
         if words[Word.MAGIC] != MAGIC or words[Word.FORMAT] != FORMAT or words[Word.CAPACITY] != capacity:
             os.close(fd)
-            raise StoreError("RING_FOREIGN", f"{folder} holds no ring of this version", hint="use one version for all")
+            raise foreign(folder)
         return Ring(folder, found["stream"], columns, terms, found["zone"], fd, memory)
 
     # Writing
@@ -197,6 +209,7 @@ class Ring:
             began = began or now
             if self.terms.overflow is Overflow.ERROR and self.book.has_readers:
                 raise self._full(morsel.rows)
+            check_waiting()
             time.sleep(pause)
             pause = min(0.002, pause + 0.00005)
             visible = int(words[Word.VALID])
@@ -402,6 +415,10 @@ def _batches(rows: pa.Table | pa.RecordBatch, most: int) -> list[pa.RecordBatch]
     if isinstance(rows, pa.RecordBatch):
         return [rows.slice(at, most) for at in range(0, rows.num_rows, most)]
     return [b for b in rows.to_batches(max_chunksize=most) if b.num_rows]
+
+
+def foreign(folder: Path) -> StoreError:
+    return StoreError("RING_FOREIGN", f"{folder} holds no ring of this version", hint="use one version for all")
 
 
 def gone(stream: str) -> ExecutionError:

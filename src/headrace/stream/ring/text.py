@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ExecutionError
+from headrace.private import open_file
 
 
 class Rounds:
@@ -38,7 +39,7 @@ class Rounds:
 
     def begin(self, lap: int) -> None:
         """Make the buffer of a round, and let go of the one before the last."""
-        fd = os.open(self._file(lap), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = open_file(self._file(lap), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             os.ftruncate(fd, self._limit)
         finally:

@@ -1,8 +1,15 @@
-"""Inserting into a stream from another process, through shared memory."""
+"""Inserting into a stream from another process, through shared memory.
+
+If the owner dies while it has rows of a writer, nobody can tell the writer whether they are in. Rows that must be in
+once are given as numbered batches of a *source*: those go by way of the inbox, as the batches of Spark's sinks do, and
+the owner commits the number with the rows. So a batch may be given again until it is taken, to whatever process has the
+database open by then.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 from types import TracebackType
@@ -10,7 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.boundary import path_given, public, text_given
 from headrace.errors import DataError, ExecutionError, HeadraceError, NotYetSupported
+from headrace.parquet_files import write_parquet
 from headrace.stream.ring.book import Claimed
 from headrace.stream.ring.home import find_ring
 from headrace.stream.ring.layout import FOREIGN
@@ -23,13 +32,20 @@ _PATIENCE = 10.0
 _UNANSWERED = frozenset({"STREAM_CLOSED", "STREAM_OWNER_UNREACHABLE", "STREAM_ANSWER_MISSED"})
 
 
-def ring(path: str | os.PathLike[str], stream: str, *, columns: str | None = None) -> RingWriter:
+@public
+def ring(
+    path: str | os.PathLike[str], stream: str, *, columns: str | None = None, source: str | None = None
+) -> RingWriter:
     """A stream of a database that another process has open, to insert into.
 
     The stream must have a buffer: ``CREATE STREAM … WITH (capacity = …)``. ``columns`` is what the stream is expected
     to be (``"uid INT, score INT"``): if it is something else, that is an error now instead of at some insert.
+    ``source`` names this writer for good, and lets it insert numbered batches (:meth:`RingWriter.insert`).
     """
-    found = Ring.open(find_ring(Path(path), stream))
+    if source is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,80}", source):
+        raise DataError("INVALID_SOURCE", f"{source!r} names no source", hint="use up to 80 letters, digits and dashes")
+    where, stream = Path(path_given(path, "a database")), text_given(stream, "the name of a stream")
+    found = Ring.open(find_ring(where, stream))
     if columns is not None and _spelled(columns) != _spelled(ddl(found.columns)):
         raise DataError(
             "STREAM_SCHEMA_MISMATCH",
@@ -42,38 +58,54 @@ def ring(path: str | os.PathLike[str], stream: str, *, columns: str | None = Non
             hint="insert in the process that has the database open, or through Spark",
         )
     found.await_owner(_PATIENCE)
-    return RingWriter(found)
+    return RingWriter(found, Path(path), source)
 
 
 class InsertFailed(ExecutionError):
-    """An insert that failed on its way: the first ``inserted`` of its rows are in, the others are not.
+    """An insert that failed on its way: the first ``inserted`` of its rows are in, of the next ``unknown`` nobody knows
+    whether they are, and those after them are not.
 
-    Only when the owner went away while it had some is that not known of them; the message says of how many.
+    Some are unknown only if the owner went away while it had them.
     """
 
     def __init__(self, error: HeadraceError, inserted: int, rows: int, unknown: int) -> None:
         told = f"the first {inserted:,} of {rows:,} rows are in" if inserted else f"none of {rows:,} rows is in"
-        maybe = f", and maybe the next {unknown:,}" if unknown else ""
-        super().__init__(error.condition, f"{error.message}; {told}{maybe}", hint=error.hint)
+        hint = error.hint
+        if unknown:
+            told = f"the first {inserted:,} of {rows:,} rows are in, and " if inserted else ""
+            which = f"the next {unknown:,}" if inserted else f"the first {unknown:,} of {rows:,} rows"
+            told += f"it is not known whether {which} are in"
+            hint = "see whether they are there before you insert them again, or insert numbered batches of a source"
+        super().__init__(error.condition, f"{error.message}; {told}", hint=hint)
         self.inserted = inserted
+        self.unknown = unknown
 
 
 class RingWriter:
     """Inserts into another process's stream. Use it from any thread."""
 
-    def __init__(self, found: Ring) -> None:
+    def __init__(self, found: Ring, database: Path, source: str | None = None) -> None:
         self._ring = found
+        self._database = database
+        self._source = source
 
-    def insert(self, data: Any) -> int:
+    @public
+    def insert(self, data: Any, *, batch: int | None = None) -> int:
         """Insert rows; returns how many, once queries can read them and the database's views have them.
 
         ``data`` is whatever :meth:`headrace.Database.insert` takes, a Spark DataFrame apart. Many rows go there range
         by range, each when views have the one before: if one fails, :class:`InsertFailed` says how many rows are in.
+
+        The rows may be a ``batch`` of the writer's source, numbered from 0 upwards. A batch is in as a whole, and once
+        however often it is inserted: again it is 0 rows. If nobody has the database open any more, it waits in the
+        inbox for whoever opens it next.
         """
         rows = to_arrow(data, self._ring.columns, zone=self._ring.zone)
         table = (rows if isinstance(rows, pa.Table) else rows.read_all()).combine_chunks()
         if not table.num_rows:
             return 0
+        if batch is not None:
+            return self._insert_batch(table, batch)
         done = asked = 0
 
         def taken(claimed: Claimed) -> None:
@@ -92,6 +124,30 @@ class RingWriter:
             error.add_note(f"The first {done:,} of {table.num_rows:,} rows are in, and maybe more.")
             raise
         return int(table.num_rows)
+
+    def _insert_batch(self, table: pa.Table, batch: int) -> int:
+        from headrace.spark.inbox import Manifest, Tray
+        from headrace.store.directory import sync_file
+
+        if self._source is None:
+            raise DataError(
+                "NO_SOURCE",
+                "a batch has a number, but the writer has no source that it is a number of",
+                hint='name one: headrace.ring(path, stream, source="orders")',
+            )
+        if not isinstance(batch, int) or not 0 <= batch < 2**63:
+            raise DataError("INVALID_BATCH", f"{batch!r} is no number of a batch", hint="count them from 0 upwards")
+        tray = Tray(self._database, f"ring-{self._source}")
+        file = tray.new_file(batch)
+        try:
+            write_parquet(table, file, compression="lz4")
+            sync_file(file)
+            manifest = Manifest(self.stream, (file.name,), table.num_rows, file.stat().st_size, run=self._source)
+            fresh = tray.hand_over(batch, manifest)
+        except HeadraceError:
+            file.unlink(missing_ok=True)
+            raise
+        return int(table.num_rows) if fresh else 0
 
     def _await_views(self, claimed: Claimed) -> None:
         ring, book = self._ring, self._ring.book
@@ -135,10 +191,10 @@ class RingWriter:
 
 def _spelled(columns: str) -> str:
     """A column list without what does not matter; its types as Headrace spells them."""
-    from headrace.sql.columns import declaration, definition
+    from headrace.sql.columns import parse_columns
 
     try:
-        found = definition(declaration(f"CREATE TABLE t ({columns})"))
+        found = parse_columns(columns)
     except HeadraceError as error:
         raise DataError("STREAM_SCHEMA_MISMATCH", f"({columns}) is no column list: {error.message}") from None
-    return ddl(found.columns).lower()
+    return ddl(found).lower()
