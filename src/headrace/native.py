@@ -11,6 +11,7 @@ the variables of an expression that asks: registering each as a view would cost 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -67,11 +68,29 @@ def native_batches(cursor: duckdb.DuckDBPyConnection, text: str, rows: int) -> I
         yield batch
 
 
+@lru_cache(maxsize=1024)
+def _has_fields(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether all structs in a type have the fields of another.
+
+    >>> ab, ac = (pa.list_(pa.struct([("a", pa.int32()), (b, pa.int64())])) for b in "bc")
+    >>> _has_fields(ab, ab), _has_fields(ab, ac)
+    (True, False)
+    """
+    if not (pa.types.is_nested(found) and pa.types.is_nested(wanted)):
+        return True
+    mine, theirs = ([type.field(i) for i in range(type.num_fields)] for type in (found, wanted))
+    names = pa.types.is_struct(found) and [f.name for f in mine] != [f.name for f in theirs]
+    return not names and all(_has_fields(a.type, b.type) for a, b in zip(mine, theirs, strict=False))
+
+
 def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in exactly these columns and types; they must already agree by position."""
+    """The rows in exactly these columns and types; they must already agree by position, and structs by their names."""
     if rows.schema == schema:
         return rows
     for place, wanted in enumerate(schema):
+        found = rows.schema.field(place).type
+        if not _has_fields(found, wanted.type):  # Arrow would make NULL of a field it does not find
+            raise TypeError(f"{wanted.name} is {found}, and {wanted.type} was planned")
         if pa.types.is_null(wanted.type):  # the native engine has no type of NULL alone, and Arrow no cast to one
             rows = rows.set_column(place, wanted, pa.nulls(rows.num_rows))
     return rows.rename_columns(schema.names).cast(schema)

@@ -64,3 +64,18 @@ SELECT 'a' NOT LIKE ANY ('a', 'b'), 'a' LIKE ANY ('a', 'b'), 'a' NOT LIKE ALL ('
 SELECT c1 IS UNKNOWN FROM t1;
 SELECT * FROM t1 WHERE NULL;
 SELECT NULL, max(NULL) FROM t1;
+SELECT struct(*) FROM t1;
+SELECT hash(*), array(*), concat_ws('-', *) FROM t1;
+SELECT max(struct(*)), count(DISTINCT struct(*)), count(DISTINCT *), count(*) FROM t1;
+SELECT coalesce(*), greatest(*), concat(*), c1 IN (*), (*) FROM t1;
+SELECT struct(* EXCEPT (c1)), to_json(struct(t1.*)) FROM t1 WHERE struct(*) IS NOT NULL;
+SELECT c1, struct(count(*), (c1), (max(c2)), c1 + 1, 7) FROM t1 GROUP BY c1;
+SELECT struct(s.a, s.b.c, s.b) FROM (SELECT named_struct('a', c1, 'b', named_struct('c', c2)) AS s FROM t1);
+SELECT arrays_zip(a, b), arrays_zip(a, array(1)) FROM (SELECT array(c1) AS a, array(c2, 9) AS b FROM t1);
+SELECT coalesce(c1, raise_error('no')) FROM t1;
+SELECT coalesce(nullif(c1, 0), raise_error('zero')) FROM t1;
+SELECT if(c1 > 0, raise_error('x'), c1), c1 + raise_error('y') FROM t1;
+SELECT sum(CASE WHEN c1 > 5 THEN raise_error('x') ELSE c2 END) FROM t1;
+SELECT c1 FROM t1 WHERE c1 = raise_error('x') OR c1 IN (1, raise_error('y'));
+SELECT * FROM VALUES (1), (raise_error('x'));
+SELECT collect_list(1), first(NULL), sum(NULL), sum(DISTINCT NULL), percentile(1, 0.5) FROM t1;

@@ -365,3 +365,13 @@ WHERE tags <> array('x') OR p.geo <=> named_struct('x', 1, 'y', 0.25BD) GROUP BY
 -- nested values exploded above [spark]
 SELECT e, sum(n) AS n, max(named_struct('n', n, 'e', e)) AS m
 FROM (SELECT tags, count(*) AS n FROM j GROUP BY tags) LATERAL VIEW explode(tags) x AS e GROUP BY e;
+
+-- aggregates of constants alone [spark]
+SELECT sum(NULL) AS a, sum(DISTINCT NULL) AS b, count(NULL) AS c, percentile(1, 0.5) AS d, size(collect_list(1)) AS e,
+max_by(1, 2) AS f, median(3) AS g, sum(2) AS h, count(DISTINCT 1) AS i FROM s;
+
+-- aggregates of constants alone, in groups [spark]
+SELECT k, sum(NULL) AS a, sum(DISTINCT NULL) AS b, first(NULL) AS c, size(collect_list(1)) AS d, mode(1) AS e FROM s GROUP BY k;
+
+-- structs with fields named by place [spark]
+SELECT k, struct((k), count(*), sum(x) + 1, 7) AS st, max(struct(x, k)) AS m FROM s GROUP BY k;

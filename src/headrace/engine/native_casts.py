@@ -36,6 +36,7 @@ def cast(expr: Cast, printer: Printer) -> str:
     if source == target:
         return printer(expr.arg)
     if source.name == "void":
+        printer(expr.arg)  # refuses what is of Spark's: raise_error('…') has this type, too, and is no NULL
         return f"NULL::{target.duckdb}"
     build = _BY_TARGET.get(_kind(target))
     if build is None:

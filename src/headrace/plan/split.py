@@ -151,6 +151,8 @@ class Splitter:
         elif agg.filter is not None:
             # What the aggregate makes of no rows is its own to say, so they are kept, marked.
             inputs.append(agg.filter)
+        if not inputs and agg.distinct:
+            inputs.append(TRUE)  # of constants alone: a state has a column, and all its rows are marked
         values = tuple((Column.fresh(value_name(a, i), a.type), a) for i, a in enumerate(inputs))
         partials = {} if agg.distinct else {Agg(BIGINT, "count", ()): Column(BIGINT, fresh_id(), "a0")}
         state = self._state(family, "distinct" if agg.distinct else "multiset", (*family.keys, *values), partials)
@@ -330,5 +332,5 @@ def _repeated(rows: Node, count: Column) -> Node:
     inner = renaming(rows, names)
     kept = names[:-1]
     text = f"SELECT {', '.join(kept) or '1 AS one'} FROM input LATERAL VIEW explode(sequence(1L, {names[-1]})) r AS i"
-    outputs = tuple(Column.fresh(c.name, c.type) for c in rows.output[:-1])
+    outputs = tuple(Column.fresh(c.name, c.type) for c in rows.output[:-1]) or (Column.fresh("one", INT),)
     return SparkSql(text, ("input",), (inner,), outputs, "an aggregate with no fixed-size state")

@@ -23,7 +23,7 @@ from sqlglot import exp
 from headrace.plan.exprs import Expr
 from headrace.sql.lexer import Kind, Token, tokens
 from headrace.sql.source import text_of
-from headrace.sql.tree import function_name
+from headrace.sql.tree import dotted, function_name
 from headrace.types import quote
 
 AGGREGATE_WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
@@ -74,20 +74,26 @@ def _filled(node: exp.Expr, leaf: Leaf, args: dict[Expr, int]) -> str:
         heads.add(id(node.this))
     holes: dict[int, str] = {}
 
-    def look(part: exp.Expr, parent: exp.Expr | None) -> None:
-        if id(part) not in heads or isinstance(part, exp.Column):
-            bound = leaf(part)
-            if bound is not None:
-                mark = _MARK.format(args.setdefault(bound, len(args)))
-                if parent is not None and function_name(parent) == "struct" and isinstance(part, exp.Column):
-                    # A struct names its fields after its columns, and a hole has no name.
-                    mark += f" AS {quote(part.name)}"
-                holes[id(part)] = mark
-                return
-        for child in part.iter_expressions():
-            look(child, part)
+    def hole(part: exp.Expr) -> str:
+        bound = leaf(part) if id(part) not in heads or isinstance(part, exp.Column) else None
+        return "" if bound is None else _MARK.format(args.setdefault(bound, len(args)))
 
-    look(node, None)
+    def look(part: exp.Expr) -> None:
+        if mark := hole(part):
+            holes[id(part)] = mark
+        elif function_name(part) == "struct":
+            for place, argument in enumerate(part.expressions, 1):
+                inner = argument.unnest()
+                if mark := hole(inner):
+                    # A struct names its fields after columns, or by their places, and a hole has no name.
+                    holes[id(argument)] = f"{mark} AS {quote((dotted(inner) or (f'col{place}',))[-1])}"
+                else:
+                    look(argument)
+        else:
+            for child in part.iter_expressions():
+                look(child)
+
+    look(node)
     parts = _MARKED.split(holes.get(id(node)) or text_of(node, holes))
     tokens_: list[str] = []
     for i, part in enumerate(parts):

@@ -41,8 +41,12 @@ def check_inside_algebra(node: exp.Expr) -> None:
             raise OutsideAlgebra("a window function", position_of(part))
         if isinstance(part, exp.Query | exp.Exists):
             raise OutsideAlgebra("a subquery in an expression", position_of(part))
+        if isinstance(part, exp.Star) and function_name(part.parent or part) != "count":
+            raise OutsideAlgebra("a star inside an expression", position_of(part))
         if isinstance(part, exp.Lambda):
             raise OutsideAlgebra("a lambda function", position_of(part))
+        if name == "arrays_zip":  # its fields have the names of columns
+            raise OutsideAlgebra("arrays_zip", position_of(part))
         if name in GENERATORS:
             raise OutsideAlgebra(f"the generator {name}", position_of(part))
         if name in ("grouping", "grouping_id"):
