@@ -202,7 +202,7 @@ def test_the_porter_takes_batches_as_they_come_and_a_fork_is_no_owner(tmp_path: 
     make(tmp_path)
     db = headrace.connect(tmp_path)
     tray = put(tmp_path, 0, ["a"])
-    for _ in range(3000):
+    for _ in range(50_000):
         if not tray.waiting(0):
             break
         time.sleep(0.01)
