@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -148,6 +149,26 @@ def test_a_stream_with_waiting_batches_is_not_dropped(tmp_path: Path) -> None:
         put(tmp_path, 2, ["a"])
         with pytest.raises(CatalogError, match="TABLE_OR_VIEW_NOT_FOUND"):
             db.drain()
+
+
+def test_a_sink_that_writes_a_batch_again_while_the_owner_sweeps(tmp_path: Path) -> None:
+    """What is swept then was put before."""
+    from pyspark.sql.types import StringType, StructType
+
+    from headrace.spark.sink import _Target
+
+    make(tmp_path)
+    target = _Target({"path": str(tmp_path), "stream": "s"}, StructType().add("word", StringType()))
+
+    def rows(swept: bool) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"word": ["a", "b"]})
+        if swept:
+            Tray(tmp_path, QUERY).sweep(0)
+
+    with headrace.connect(tmp_path) as db:
+        for swept in (False, True):
+            target.commit([target.write(rows(swept), QUERY, "run1", 0)], 0)
+        assert counts(db) == {"a": 1, "b": 1} and left(Tray(tmp_path, QUERY)) == []
 
 
 _OWNER = """

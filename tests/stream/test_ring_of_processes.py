@@ -114,6 +114,7 @@ def actors_end() -> Iterator[None]:
     if actors.cache_info().currsize:
         for remote in actors()[1:]:
             remote.end()
+        actors.cache_clear()  # in another order of tests this module comes again
 
 
 @dataclass
