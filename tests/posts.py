@@ -19,7 +19,7 @@ def posts(start: int, count: int) -> list[tuple[Any, ...]]:
     ]
 
 
-def fill(db: Database, options: str = "WITH (capacity = 1000, timeout = '2 minutes')") -> None:
+def fill(db: Database, options: str = "WITH (capacity = 1000, timeout = '2 hours')") -> None:
     db.sql(f"CREATE STREAM posts ({POSTS}) {options}")
     db.sql(f"CREATE TABLE users ({USERS})")
     db.insert("users", USER_ROWS)

@@ -102,7 +102,7 @@ def test_whoever_delivers_for_a_statement_that_has_ended_is_stopped(db: Database
     assert not list(ring.folder.glob("delivery-*"))
 
 
-def test_a_copy_returns_when_its_rows_can_be_read(db: Database) -> None:
+def test_a_copy_returns_when_its_rows_can_be_read(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another writer has claimed ids before them and not written yet."""
     ring = db.runtime.rings.open(db.catalog.get("posts"))
     other = ring.book.claim(1, lambda _: 0, ring.rounds.begin)
@@ -110,10 +110,12 @@ def test_a_copy_returns_when_its_rows_can_be_read(db: Database) -> None:
     delivery = Delivery(lambda: ring)
     delivery.begin()
     delivery.put(pa.table({"score": pa.array([1, 2, 3], pa.int32())}))
+    wait, waits = ring.book.await_visible, threading.Event()
+    monkeypatch.setattr(ring.book, "await_visible", lambda *given: (waits.set(), wait(*given))[1])
     settled = threading.Thread(target=delivery.settle)
     settled.start()
-    settled.join(0.1)
+    assert waits.wait(500)
     assert settled.is_alive() and ring.usage().head == 0
     ring.book.publish(other)
-    settled.join(60)
+    settled.join(500)
     assert not settled.is_alive() and ring.usage().head == 4

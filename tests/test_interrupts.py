@@ -51,6 +51,10 @@ def press_it() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
+pressed = threading.Event()
+"""It was pressed, as often as it should be."""
+
+
 def something_runs() -> bool:
     """Whether the statement is at something that can be ended."""
     return bool(_Watched.newest is not None and _Watched.newest.ways)
@@ -60,6 +64,7 @@ def something_runs() -> bool:
 def ctrl_c(when: Callable[[], Any] = something_runs, times: int = 1) -> Iterator[list[Interrupted]]:
     """Press it when something has come about in the block; what the block then raises."""
     _Watched.newest = None
+    pressed.clear()
     over = threading.Event()
 
     def press() -> None:
@@ -67,6 +72,7 @@ def ctrl_c(when: Callable[[], Any] = something_runs, times: int = 1) -> Iterator
             if when():
                 for _ in range(times):
                     press_it()
+                pressed.set()
                 return
             time.sleep(0.001)
 
@@ -142,6 +148,7 @@ def test_copy_in_this_process(db: headrace.Database, tmp_path: Path) -> None:
     def progress(done: int, total: int) -> None:
         if 0 < done < total:
             read.set()
+            pressed.wait(500)  # it is half read until then
 
     segments = set((db.path / "segments").iterdir())
     for target in ("s", "t"):

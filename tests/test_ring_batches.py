@@ -7,11 +7,14 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import headrace
 from headrace import HeadraceError
+from headrace.parquet_files import write_parquet
+from headrace.spark.inbox import Tray
 from headrace.stream.ring.writer import InsertFailed
 
 OWNER = textwrap.dedent("""
@@ -93,6 +96,22 @@ def test_a_batch_is_in_once_however_often_it_is_given(path: Path) -> None:
         assert other.insert([(2, 7)], batch=0) == 1
         assert seeing.finish().rows() == [(5002,)]
     assert content(path) == [(0, 5000, 12497500), (1, 1, 7), (2, 1, 7)]
+
+
+def test_a_batch_given_again_while_the_owner_sweeps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner sweeps after it has said that a batch is in: what is swept then was put before."""
+
+    def swept(table: Any, file: Path, **how: Any) -> None:
+        write_parquet(table, file, **how)
+        Tray(path, "ring-shop").sweep(1)
+
+    with headrace.connect(path):
+        writer = headrace.ring(path, "posts", source="shop")
+        assert [writer.insert([(n, 7)], batch=n) for n in range(2)] == [1, 1]
+        monkeypatch.setattr("headrace.stream.ring.writer.write_parquet", swept)
+        assert [writer.insert([(n, 7)], batch=n) for n in range(2)] == [0, 0]
+        assert writer.insert([(2, 7)], batch=2) == 1
+    assert content(path) == [(n, 1, 7) for n in range(3)]
 
 
 def test_what_a_batch_cannot_be(path: Path) -> None:

@@ -155,7 +155,7 @@ def test_differential_queries_of_the_stream_itself_equal_spark_batch(
     """The twelve queries of 003, all at once, while lineitem is copied into a ring it does not fit into."""
     header: dict[str, Any] = {"header": True} if format == "csv" else {}
     with headrace.connect(spark=spark, engine=engine) as db:
-        db.sql(f"CREATE STREAM lineitem ({LINEITEM}) WITH (capacity = 8192, timeout = '60 seconds')")
+        db.sql(f"CREATE STREAM lineitem ({LINEITEM}) WITH (capacity = 8192, timeout = '2 hours')")
         for name, (ddl, key) in TABLES.items():
             db.sql(f"CREATE TABLE {name} ({ddl}, PRIMARY KEY ({key}))")
             db.copy(name, data / format / f"{name}.{format}", **header)

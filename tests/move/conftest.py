@@ -69,6 +69,14 @@ def _broadcasts_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.move.states._BROADCAST_SECONDS", 0.0)
 
 
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """A file for which queries wait; whatever becomes of the test, those it leaves behind are let go."""
+    found = tmp_path / "gate"
+    yield found
+    found.touch()
+
+
 @pytest.fixture(scope="session")
 def elsewhere() -> Iterator[OtherProcess]:
     """A Spark with one core, three shuffle partitions and other settings."""

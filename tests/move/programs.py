@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,24 +22,30 @@ GROUPED = "SELECT k, sum(n) AS total FROM numbers GROUP BY k ORDER BY k"
 TOTALS = [(k, 200 * k + 5 * 199 * 100) for k in range(5)]
 
 
-def slow_program(path: str, seconds: float) -> Callable[[SparkSession], DataFrame]:
-    """A grouping that is finished at once, and a Python function above it that takes its time."""
+LIMIT = 500
+"""Seconds until a test gives up waiting for what must come."""
+
+
+def held_program(path: str, gate: Path) -> Callable[[SparkSession], DataFrame]:
+    """A grouping that is finished at once, and a Python function above it that waits until the gate is open."""
+    opened = str(gate)
 
     def build(spark: SparkSession) -> DataFrame:
         from pyspark.sql.functions import col, sum, udf
 
         @udf("long")
-        def slow(total: int) -> int:
-            time.sleep(seconds)
+        def held(total: int) -> int:
+            while not os.path.exists(opened):
+                time.sleep(0.01)
             return total
 
-        return spark.read.parquet(path).groupBy("k").agg(sum("n").alias("total")).select("k", slow(col("total")))
+        return spark.read.parquet(path).groupBy("k").agg(sum("n").alias("total")).select("k", held(col("total")))
 
     return build
 
 
 def after_one_stage(running: RunningQuery) -> RunningQuery:
-    deadline = time.monotonic() + 500
+    deadline = time.monotonic() + LIMIT
     while running.progress().finished < 1:
         assert running.status == "running" and time.monotonic() < deadline
         time.sleep(0.05)

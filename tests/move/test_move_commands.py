@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import typer
-from programs import refusal, taken
+from programs import LIMIT, refusal, taken
 from typer.testing import CliRunner
 
 import headrace
@@ -56,13 +56,20 @@ def start(folder: Path, *args: str) -> subprocess.Popen[str]:
 
 def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
-    (tmp_path / "query.sql").write_text(QUERY.format(rows=8_000_000_000))
-    running = start(tmp_path, "run", "-f", "query.sql", *CONF)
-    deadline = time.monotonic() + 500
-    while not (found := runs.living()) and time.monotonic() < deadline:
+    (tmp_path / "query.sql").write_text(QUERY.format(rows=8_000_000_000_000))  # it never ends
+    with start(tmp_path, "run", "-f", "query.sql", *CONF) as running:
+        try:
+            vacated(running, tmp_path)
+        finally:
+            running.kill()
+
+
+def vacated(running: subprocess.Popen[str], tmp_path: Path) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not (found := runs.living()):
         assert running.poll() is None, running.communicate()
+        assert time.monotonic() < deadline
         time.sleep(0.1)
-    time.sleep(2)
     (tmp_path / "tickets").rmdir()
     (tmp_path / "tickets").write_text("no folder")
     with pytest.raises(headrace.HeadraceError, match="tickets") as caught:
@@ -70,11 +77,11 @@ def test_vacate_suspends_a_query_of_another_process(tmp_path: Path, monkeypatch:
     assert caught.value.condition == "NOT_SUSPENDED" and runs.living() == found  # it goes on
     (tmp_path / "tickets").unlink()
     (tmp_path / "gone").touch()
-    done = start(tmp_path, "vacate", "--grace", "3s", "--notice", "gone")
-    out, err = done.communicate(timeout=500)
+    done = start(tmp_path, "vacate", "--grace", "300s", "--notice", "gone")
+    out, err = done.communicate(timeout=LIMIT)
     assert done.returncode == 0, err
     assert out.startswith(f"{found[0].id}: file:") and runs.living() == []
-    _, said = running.communicate(timeout=500)
+    _, said = running.communicate(timeout=LIMIT)
     assert running.returncode == SUSPENDED and f"headrace resume tickets/{found[0].id}" in said
     ((ticket, state, size, done_of, _, query),) = listed(here(tmp_path / "tickets")).rows()
     assert (ticket, state) == (str(tmp_path / "tickets" / found[0].id), "ready")
@@ -218,6 +225,7 @@ YES = b"HTTP/1.0 200 OK\r\n\r\n{}"
 
 def test_only_an_answer_of_success_is_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(commands, "_ANSWER_SECONDS", LIMIT)
     lost = b"HTTP/1.0 302 \r\nLocation: http://[::1\r\n\r\n"
     with answering([NO, b"no HTTP at all\r\n\r\n", b"", lost, YES]) as url:
         assert [commands._given(url) for _ in range(5)] == [False, False, False, False, True]
@@ -229,7 +237,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
     """The process that gets the signal for a query ``x``, which stands in the entries as long as it lives."""
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "3600"])
     entry = runs.Entry("x", "SELECT 1")
     runs.Run("x").put({**runs.Run("x").read(), "pid": process.pid})
 
@@ -244,7 +252,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
     answering.join()
 
 
-SUSPENDED_X = f"x: file:/x after {runs.Order(grace=3.0)}\n"
+SUSPENDED_X = f"x: file:/x after {runs.Order(grace=300.0)}\n"
 
 
 @pytest.mark.parametrize("kind", ["file", "address"])
@@ -254,29 +262,31 @@ def test_vacate_waits_for_a_notice(
     monkeypatch.setattr(commands, "_ASK_SECONDS", 0.1)
     file = tmp_path / "gone"
     left = [NO]
-    untouched: list[bool] = []
+    given, looks, untouched = commands._given, 0, list[bool]()
 
-    def give() -> None:
-        untouched.append(asked.poll() is None)
-        file.touch()
-        left[:] = [YES]
+    def look(notice: str) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            untouched.append(asked.poll() is None)
+            file.touch()
+            left[:] = [YES]
+        return given(notice)
 
+    monkeypatch.setattr(commands, "_given", look)
     with answering(left) as url:
-        later = threading.Timer(0.5, give)
-        later.start()
-        done = CliRunner().invoke(app, ["vacate", "--grace", "3s", "--notice", str(file) if kind == "file" else url])
-        later.join()
+        done = CliRunner().invoke(app, ["vacate", "--grace", "300s", "--notice", str(file) if kind == "file" else url])
     assert untouched == [True] and (done.exit_code, done.stdout) == (0, SUSPENDED_X), done.stderr
     assert asked.wait() == -signal.SIGTERM
 
 
 def test_vacate_waits_for_sigterm(asked: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    vacating = start(tmp_path, "vacate", "--grace", "3s", "--wait")
+    vacating = start(tmp_path, "vacate", "--grace", "300s", "--wait")
     assert vacating.stderr is not None and vacating.stderr.readline() == "waiting for SIGTERM\n"
-    time.sleep(0.2)
+    time.sleep(0.2)  # what must not happen may be late: then this sees nothing, and nothing fails
     assert asked.poll() is None and vacating.poll() is None
     vacating.send_signal(signal.SIGTERM)
-    assert vacating.communicate(timeout=500)[0] == SUSPENDED_X and vacating.returncode == 0
+    assert vacating.communicate(timeout=LIMIT)[0] == SUSPENDED_X and vacating.returncode == 0
     assert asked.wait() == -signal.SIGTERM
 
 
@@ -306,7 +316,7 @@ def test_a_query_that_died_is_no_longer_listed_and_its_number_may_be_another_pro
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
-    stranger = subprocess.Popen(["sleep", "60"])
+    stranger = subprocess.Popen(["sleep", "3600"])
 
     def dead(**changes: object) -> runs.Run:
         """What a query leaves that was killed: nobody holds its lock."""
@@ -332,7 +342,7 @@ def test_a_query_that_died_is_no_longer_listed_and_its_number_may_be_another_pro
             run = dead(**elsewhere)
             assert "runs on" in suspended(run)
             assert runs.living() == [] and run.read()["pid"] == stranger.pid  # it may well be alive there
-        time.sleep(0.1)
+        time.sleep(0.1)  # a signal may be late: then this sees nothing, and nothing fails
         assert stranger.poll() is None
     finally:
         stranger.kill()

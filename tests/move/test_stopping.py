@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from programs import GROUPED, TOTALS, after_one_stage, refusal, slow_program, taken
+from programs import GROUPED, LIMIT, TOTALS, after_one_stage, held_program, refusal, taken
 
 import headrace
 from headrace.errors import ExecutionError, StoreError
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 FAILING = "SELECT k, sum(n) / (max(k) - k) FROM numbers GROUP BY k"
 
 
-def slow_stage(path: str, seconds: float) -> Callable[[SparkSession], DataFrame]:
-    """A grouping that is finished at once, and a stage above it that takes its time."""
-    grouped = slow_program(path, seconds)
+def held_stage(path: str, gate: Path) -> Callable[[SparkSession], DataFrame]:
+    """A grouping that is finished at once, and a stage above it that waits until the gate is open."""
+    grouped = held_program(path, gate)
 
     def build(spark: SparkSession) -> DataFrame:
         from pyspark.sql.functions import sum
@@ -55,7 +56,7 @@ def beside(what: Callable[[], Any]) -> Callable[[], Any]:
     thread.start()
 
     def wait() -> Any:
-        thread.join(60)
+        thread.join(LIMIT)
         assert found, "it waits for ever"
         return found[0]
 
@@ -64,7 +65,7 @@ def beside(what: Callable[[], Any]) -> Callable[[], Any]:
 
 def in_flight(running: RunningQuery, count: int = 1) -> None:
     """Wait until so many stages are finished and another one runs."""
-    deadline = time.monotonic() + 500
+    deadline = time.monotonic() + LIMIT
     while True:
         finished = [stage.finished for stage in running._planned.stages()]
         if finished.count(True) >= count and False in finished:
@@ -95,18 +96,20 @@ def test_a_query_at_its_end_before_it_is_stopped_has_ended(
     assert beside(suspend)() == condition
     assert not (tmp_path / "t").exists()
     if condition == "QUERY_FAILED":
-        assert refusal(lambda: running.result(10)) == "DIVIDE_BY_ZERO"
+        assert refusal(lambda: running.result(LIMIT)) == "DIVIDE_BY_ZERO"
         return
     running.cancel()
     assert running.status == "finished"
-    found = spark.read.parquet(str(tmp_path / "out")).collect() if to_files else running.result(10).rows()
+    found = spark.read.parquet(str(tmp_path / "out")).collect() if to_files else running.result(LIMIT).rows()
     assert sorted(map(tuple, found)) == TOTALS
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("meanwhile", ["pause", "suspend", "cancel"])
-def test_while_one_waits_to_suspend_another(spark: SparkSession, numbers: str, tmp_path: Path, meanwhile: str) -> None:
-    running = headrace.run(spark, slow_stage(numbers, 20.0))
+def test_while_one_waits_to_suspend_another(
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path, meanwhile: str
+) -> None:
+    running = headrace.run(spark, held_stage(numbers, gate))
     in_flight(running)
     path = str(tmp_path / "t")
     grace = 0.5 if meanwhile == "suspend" else None
@@ -122,7 +125,7 @@ def test_while_one_waits_to_suspend_another(spark: SparkSession, numbers: str, t
         case "cancel":
             running.cancel()
             assert suspended() == "QUERY_FAILED" and not (tmp_path / "t").exists()
-            assert refusal(lambda: running.result(10)) == "QUERY_CANCELLED"
+            assert refusal(lambda: running.result(LIMIT)) == "QUERY_CANCELLED"
             return
     ticket = suspended()
     assert running.status == "suspended" and ticket.progress == (1, 3)
@@ -131,8 +134,10 @@ def test_while_one_waits_to_suspend_another(spark: SparkSession, numbers: str, t
 
 
 @pytest.mark.spark
-def test_a_paused_query_is_suspended_with_what_it_has(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
-    running = headrace.run(spark, slow_stage(numbers, 0.1))
+def test_a_paused_query_is_suspended_with_what_it_has(
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path
+) -> None:
+    running = headrace.run(spark, held_stage(numbers, gate))
     in_flight(running)
     running.pause()
     ticket = beside(lambda: running.suspend(str(tmp_path / "t")))()  # nothing is in flight any more
@@ -141,9 +146,9 @@ def test_a_paused_query_is_suspended_with_what_it_has(spark: SparkSession, numbe
 
 @pytest.mark.spark
 def test_a_query_paused_again_at_once_keeps_its_work(
-    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
+    running = after_one_stage(headrace.run(spark, held_program(numbers, gate)))
     running.pause()
 
     def nothing(*_: Any) -> None:
@@ -158,22 +163,24 @@ def test_a_query_paused_again_at_once_keeps_its_work(
     monkeypatch.undo()
     assert running.progress().finished == 1
     assert len(running.snapshot(str(tmp_path / "t")).states) == 1 and running.status == "paused"
+    gate.touch()
     running.proceed()
-    assert sorted(running.result(60).rows()) == TOTALS
-    assert sorted(headrace.resume(spark, str(tmp_path / "t"), trust=True).result(60).rows()) == TOTALS
+    assert sorted(running.result(LIMIT).rows()) == TOTALS
+    assert sorted(headrace.resume(spark, str(tmp_path / "t"), trust=True).result(LIMIT).rows()) == TOTALS
 
 
 @pytest.mark.spark
 def test_a_snapshot_of_a_paused_query_leaves_it_the_ticket_it_came_from(
-    spark: SparkSession, numbers: str, tmp_path: Path
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path
 ) -> None:
-    first = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1))).suspend(str(tmp_path / "first"))
+    first = after_one_stage(headrace.run(spark, held_program(numbers, gate))).suspend(str(tmp_path / "first"))
     resumed = headrace.resume(spark, first)
     resumed.pause()
     assert len(resumed.snapshot(str(tmp_path / "second")).states) == 1
     assert not (tmp_path / "first" / "used.json").exists()
+    gate.touch()
     resumed.proceed()
-    assert sorted(resumed.result(60).rows()) == TOTALS
+    assert sorted(resumed.result(LIMIT).rows()) == TOTALS
     assert (tmp_path / "first" / "used.json").exists()
 
 
@@ -188,9 +195,9 @@ def test_an_answer_is_not_lost_with_the_ticket_it_came_from(
 
     monkeypatch.setattr(claim, "finish", full)
     with pytest.warns(RuntimeWarning, match="marked as used"):
-        assert headrace.resume(spark, ticket).result(60).rows() == TOTALS
+        assert headrace.resume(spark, ticket).result(LIMIT).rows() == TOTALS
     monkeypatch.undo()
-    assert headrace.resume(spark, ticket).result(60).rows() == TOTALS  # the claim was given back
+    assert headrace.resume(spark, ticket).result(LIMIT).rows() == TOTALS  # the claim was given back
 
 
 @pytest.fixture
@@ -210,25 +217,28 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.spark
-def test_without_space_for_the_state_the_query_goes_on(spark: SparkSession, full_disk: Path) -> None:
+def test_without_space_for_the_state_the_query_goes_on(spark: SparkSession, full_disk: Path, gate: Path) -> None:
+    opened = str(gate)
+
     def build(session: SparkSession) -> DataFrame:
         from pyspark.sql.functions import col, udf
 
         @udf("string")
-        def slow(key: str) -> str:
-            if key < "002":
-                time.sleep(0.3)
+        def held(key: str) -> str:
+            while not os.path.exists(opened):
+                time.sleep(0.01)
             return key
 
         keys = session.range(20_000).selectExpr("sha2(string(id), 256) AS k")
-        return keys.groupBy("k").count().select(slow(col("k")), "count")
+        return keys.groupBy("k").count().select(held(col("k")), "count")
 
     running = after_one_stage(headrace.run(spark, build))
     with pytest.raises(StoreError, match="No space left on device") as caught:
         running.suspend(str(full_disk / "ticket"))
     assert caught.value.condition == "TICKET_NOT_WRITTEN" and "free space" in str(caught.value.hint)
     assert list(full_disk.iterdir()) == []
-    assert len({key for key, count in running.result(60).rows() if count == 1}) == 20_000
+    gate.touch()
+    assert len({key for key, count in running.result(LIMIT).rows() if count == 1}) == 20_000
 
 
 @pytest.mark.spark
@@ -260,7 +270,7 @@ def test_a_resumed_query_that_does_not_start_gives_its_ticket_back(
     with pytest.raises(ExecutionError, match="TOO_MANY_THREADS"):
         headrace.resume(spark, ticket)
     monkeypatch.undo()
-    assert headrace.resume(spark, ticket).result(60).rows() == TOTALS
+    assert headrace.resume(spark, ticket).result(LIMIT).rows() == TOTALS
 
 
 @pytest.mark.spark
@@ -272,15 +282,16 @@ def test_one_folder_is_for_one_ticket(spark: SparkSession, tmp_path: Path) -> No
 
 @pytest.mark.spark
 def test_a_query_whose_inputs_change_while_it_is_paused_begins_anew(
-    spark: SparkSession, numbers: str, tmp_path: Path
+    spark: SparkSession, numbers: str, gate: Path
 ) -> None:
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
+    running = after_one_stage(headrace.run(spark, held_program(numbers, gate)))
     running.pause()
     (file, *_) = Path(numbers).glob("part-*")
     shutil.copy(file, file.with_name(f"again-{file.name}"))
+    gate.touch()
     running.proceed()
     expected = spark.read.parquet(numbers).groupBy("k").sum("n").collect()
-    assert sorted(running.result(60).rows()) == sorted(map(tuple, expected)) != TOTALS
+    assert sorted(running.result(LIMIT).rows()) == sorted(map(tuple, expected)) != TOTALS
     assert not running._planned.scans
 
 
@@ -290,7 +301,7 @@ def test_a_query_goes_on_in_a_session_as_it_was_before_it(spark: SparkSession, n
     script = """CREATE TEMPORARY VIEW some AS SELECT n FROM numbers WHERE n < 9;
         SELECT count(*) FROM numbers WHERE k NOT IN (SELECT nullif(n, 3) FROM some)"""
     running = headrace.run(spark, script)
-    assert running.result(60).rows() == [(0,)]
+    assert running.result(LIMIT).rows() == [(0,)]
     (index,) = [stage for stage in running._planned.stages() if stage.pipeline.holding is Holding.INDEX]
     assert index.finished and not states.has_rows(index)
     spark.catalog.dropTempView("numbers")  # of the user's session, which is not the query's
@@ -301,23 +312,23 @@ def test_a_query_goes_on_in_a_session_as_it_was_before_it(spark: SparkSession, n
 
 @pytest.mark.spark
 def test_a_query_that_cannot_go_on_has_failed(
-    spark: SparkSession, numbers: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, numbers: str, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise ExecutionError("BROKEN", "for a test", hint="none")
 
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
+    running = after_one_stage(headrace.run(spark, held_program(numbers, gate)))
     running.pause()
     monkeypatch.setattr(query, "plan", broken)
     running.proceed()
-    assert refusal(lambda: running.result(10)) == "BROKEN"
+    assert refusal(lambda: running.result(LIMIT)) == "BROKEN"
 
 
 @pytest.mark.spark
 def test_an_impatient_user_has_a_query_that_runs(
-    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.1)))
+    running = after_one_stage(headrace.run(spark, held_program(numbers, gate)))
     assert running._attempt is not None
     thread = running._attempt._thread
     join, interrupts = thread.join, [KeyboardInterrupt()]
@@ -332,7 +343,8 @@ def test_an_impatient_user_has_a_query_that_runs(
         running.suspend(str(tmp_path / "t"))
     assert not (tmp_path / "t").exists() and not thread.is_alive()
     assert running.status == "running" and len(running._planned.scans) == 1
-    assert sorted(running.result(60).rows()) == TOTALS
+    gate.touch()
+    assert sorted(running.result(LIMIT).rows()) == TOTALS
 
 
 class Query:
@@ -361,7 +373,7 @@ class Query:
         self.over.set()
 
     def runs_soon(self) -> bool:
-        deadline = time.monotonic() + 500
+        deadline = time.monotonic() + LIMIT
         while self.status == "paused" and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.status == "running"
@@ -402,7 +414,8 @@ def test_those_ahead_who_leave_while_one_is_being_paused_are_seen() -> None:
 
     def leave() -> None:
         short.over.set()
-        time.sleep(0.1)
+        while short in priority._ahead["test"]:  # until its end is told to those behind
+            time.sleep(0.001)
 
     long = Query(leave)
     short.enter("test", None)
@@ -430,17 +443,18 @@ def test_an_attempt_is_told_of_once(spark: SparkSession) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("dear", [False, True])
 def test_what_is_in_flight_is_finished_where_its_rows_are_worth_moving(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dear: bool
+    spark: SparkSession, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, dear: bool
 ) -> None:
-    gate = tmp_path / "open"
+    opened = str(gate)
 
     def build(session: SparkSession) -> DataFrame:
         from pyspark.sql.functions import col, sum, udf
 
         @udf("long")
         def slow(n: int) -> int:
-            time.sleep(0.25)  # work that is not worth doing again
-            while n > 0 and not gate.exists():
+            if n == 0:
+                time.sleep(1.0)  # work that is not worth doing again
+            while n > 0 and not os.path.exists(opened):
                 time.sleep(0.01)
             return n % 2
 
@@ -451,11 +465,12 @@ def test_what_is_in_flight_is_finished_where_its_rows_are_worth_moving(
 
     def tasks_finished(session: SparkSession, exchange: Any) -> int:
         found = asked(session, exchange)
-        if suspending:
+        if suspending and not dear:
             gate.touch()  # the rest of the stage ends once it was looked at
         return found
 
     monkeypatch.setattr("headrace.move.states._tasks_finished", tasks_finished)
+    monkeypatch.setattr(query, "_MOMENT", LIMIT)  # however long its tasks take to be heard of here
     if dear:
         monkeypatch.setattr("headrace.move.states._SMALL_BYTES", 0)
         monkeypatch.setattr("headrace.move.states._CORE_SECONDS_A_BYTE", 1e3)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from programs import GROUPED, TOTALS, after_one_stage, refusal, slow_program, taken
+from programs import GROUPED, LIMIT, TOTALS, after_one_stage, held_program, refusal, taken
 
 import headrace
 from headrace.errors import HeadraceError
-from headrace.move import states
+from headrace.move import claim, states
 from headrace.move import ticket as tickets
 from headrace.move.claim import Lease
 from headrace.move.files import Folder
@@ -29,9 +29,9 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_program_with_a_python_function_is_suspended_and_goes_on_elsewhere(
-    spark: SparkSession, numbers: str, elsewhere: Any, tmp_path: Path
+    spark: SparkSession, numbers: str, elsewhere: Any, tmp_path: Path, gate: Path
 ) -> None:
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.4)))
+    running = after_one_stage(headrace.run(spark, held_program(numbers, gate)))
     snapshot = running.snapshot(str(tmp_path / "snapshot"))
     assert running.status == "running"
     ticket = running.suspend(str(tmp_path / "ticket"))
@@ -39,6 +39,7 @@ def test_a_program_with_a_python_function_is_suspended_and_goes_on_elsewhere(
     assert refusal(running.result) == "QUERY_SUSPENDED"
     assert refusal(lambda: running.suspend(str(tmp_path / "again"))) == "QUERY_SUSPENDED"
     assert ticket.progress == (1, 2) and len(ticket.states) == 1
+    gate.touch()
     for each in (snapshot, ticket):
         assert elsewhere.ask("resume", ticket=str(each))["error"] == "TICKET_NOT_TRUSTED"  # it would run code
         answer = elsewhere.ask("resume", ticket=str(each), options={"trust": True})
@@ -72,10 +73,13 @@ def test_a_ticket_may_be_kept(spark: SparkSession, numbers: str, tmp_path: Path)
         assert headrace.resume(spark, ticket, keep=True).result().rows() == TOTALS
 
 
-def test_answers_can_go_to_files_also_after_a_move(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
-    running = headrace.run(spark, slow_program(numbers, 0.3)).to_parquet(str(tmp_path / "out"))
+def test_answers_can_go_to_files_also_after_a_move(
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path
+) -> None:
+    running = headrace.run(spark, held_program(numbers, gate)).to_parquet(str(tmp_path / "out"))
     ticket = after_one_stage(running).suspend(str(tmp_path / "t"))
     assert not (tmp_path / "out").exists()
+    gate.touch()
     assert "out" in headrace.resume(spark, ticket).result().message
     assert sorted(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == TOTALS
     assert refusal(lambda: running.to_parquet(str(tmp_path / "out"))) == "PATH_EXISTS"
@@ -155,7 +159,9 @@ def test_rows_of_every_type_come_back_as_they_were(spark: SparkSession, tmp_path
     assert sorted(resumed.result().rows()) == expected and len(resumed._planned.scans) == 1
 
 
-def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+def test_queries_that_do_not_run_are_not_suspended(
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path
+) -> None:
     waiting = headrace.run(spark, GROUPED, start=False)
     assert refusal(lambda: waiting.suspend(str(tmp_path / "t"))) == "QUERY_NOT_STARTED"
     assert refusal(waiting.result) == refusal(waiting.watch) == "QUERY_NOT_STARTED"
@@ -164,7 +170,7 @@ def test_queries_that_do_not_run_are_not_suspended(spark: SparkSession, numbers:
     failing = headrace.run(spark, "SELECT k, sum(n) / (max(k) - k) FROM numbers GROUP BY k")
     assert refusal(failing.result) == "DIVIDE_BY_ZERO"
     assert refusal(lambda: failing.suspend(str(tmp_path / "t"))) == "QUERY_FAILED"
-    cancelled = headrace.run(spark, slow_program(numbers, 0.5))
+    cancelled = headrace.run(spark, held_program(numbers, gate))
     cancelled.cancel()
     assert refusal(cancelled.result) == "QUERY_CANCELLED"
     assert not (tmp_path / "t").exists()
@@ -297,21 +303,22 @@ def test_every_mismatch_has_a_name_and_may_restart(spark: SparkSession, numbers:
     assert refusal(lambda: headrace.resume(spark, ticket)) == "TABLE_OR_VIEW_NOT_FOUND"
 
 
-def test_folders_that_are_no_tickets(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
+def test_folders_that_are_no_tickets(spark: SparkSession, numbers: str, tmp_path: Path, gate: Path) -> None:
     assert refusal(lambda: headrace.resume(spark, str(tmp_path / "none"))) == "NOT_A_TICKET"
     assert refusal(lambda: headrace.resume(spark, str(tmp_path))) == "NOT_A_TICKET"
     assert refusal(lambda: headrace.resume(spark, "nosuch://a/b")) == "PATH_NOT_USABLE"
-    running = headrace.run(spark, slow_program(numbers, 0.3))
+    running = headrace.run(spark, held_program(numbers, gate))
     assert refusal(lambda: running.suspend(str(tmp_path))) == "TICKET_EXISTS"
     (tmp_path / "file").write_text("x")
     assert refusal(lambda: running.suspend(str(tmp_path / "file" / "t"))) == "TICKET_NOT_WRITTEN"
+    gate.touch()
     assert sorted(running.result().rows()) == TOTALS
 
 
 def test_a_query_whose_state_cannot_be_written_goes_on(
-    spark: SparkSession, numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3)))
+    running = after_one_stage(headrace.run(spark, held_program(numbers, gate)))
 
     really = states.write
 
@@ -323,6 +330,7 @@ def test_a_query_whose_state_cannot_be_written_goes_on(
     assert refusal(lambda: running.suspend(str(tmp_path / "t"))) == "TICKET_NOT_WRITTEN"
     assert not (tmp_path / "t").exists()
     assert running.status == "running" and len(running._planned.scans) == 1
+    gate.touch()
     assert sorted(running.result().rows()) == TOTALS
 
 
@@ -345,22 +353,26 @@ def test_a_state_that_is_not_where_it_was_written_makes_no_ticket(
     assert refusal(lambda: headrace.resume(spark, str(tmp_path / "t"))) == "NOT_A_TICKET"
 
 
-def test_a_long_query_makes_room_for_a_short_one(spark: SparkSession, numbers: str) -> None:
-    long = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3), yield_to="short"))
-    short = headrace.run(spark, GROUPED, priority="short", start=False)
+def test_a_long_query_makes_room_for_a_short_one(spark: SparkSession, numbers: str, tmp_path: Path, gate: Path) -> None:
+    long = after_one_stage(headrace.run(spark, held_program(numbers, gate), yield_to="short"))
+    short = headrace.run(spark, held_program(numbers, tmp_path / "short"), priority="short", start=False)
     assert long.status == "running"
-    short.start()
-    seen = long.status
-    assert short.result().rows() == TOTALS
+    try:
+        short.start()
+        seen = long.status
+    finally:
+        (tmp_path / "short").touch()
+    assert sorted(short.result().rows()) == TOTALS
     assert seen == "paused"
+    gate.touch()
     assert sorted(long.result().rows()) == TOTALS
     assert len(long._planned.scans) == 1  # the grouping was not done again
 
 
 def test_a_ticket_is_resumed_by_one_process_at_a_time(
-    spark: SparkSession, numbers: str, tmp_path: Path, elsewhere: Any
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path, elsewhere: Any
 ) -> None:
-    held = after_one_stage(headrace.run(spark, slow_program(numbers, 3.0))).suspend(str(tmp_path / "held"))
+    held = after_one_stage(headrace.run(spark, held_program(numbers, gate))).suspend(str(tmp_path / "held"))
     mine = headrace.resume(spark, held)
     answer = elsewhere.ask("resume", ticket=str(held), options={"trust": True})
     assert answer["error"] == "TICKET_IN_USE" and str(os.getpid()) in answer["message"]
@@ -401,10 +413,10 @@ def test_a_suspend_cut_short_anywhere_leaves_no_ticket(
 
 @pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "soak", reason="starts a Spark of its own to kill it")
 def test_whoever_is_killed_leaves_whole_tickets_or_none(
-    spark: SparkSession, numbers: str, tmp_path: Path, elsewhere: Any
+    spark: SparkSession, numbers: str, tmp_path: Path, gate: Path, elsewhere: Any
 ) -> None:
     """Killed while resuming, the ticket can be used; killed while suspending, there is none."""
-    held = after_one_stage(headrace.run(spark, slow_program(numbers, 5.0))).suspend(str(tmp_path / "held"))
+    held = after_one_stage(headrace.run(spark, held_program(numbers, gate))).suspend(str(tmp_path / "held"))
     victim = type(elsewhere)()
     try:
         assert victim.ask("hold", ticket=str(held)) == "running"
@@ -414,7 +426,7 @@ def test_whoever_is_killed_leaves_whole_tickets_or_none(
             GROUP BY a.n"""
         victim.tell("suspend slowly", query=query, path=str(tmp_path / "half"))
         assert victim.answer() == "begun"
-        deadline = time.monotonic() + 500
+        deadline = time.monotonic() + LIMIT
         while not (tmp_path / "half").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
     finally:
@@ -425,26 +437,35 @@ def test_whoever_is_killed_leaves_whole_tickets_or_none(
     again.cancel()
 
 
-def test_a_lease_is_for_one_and_runs_out(spark: SparkSession, tmp_path: Path) -> None:
-    """The claim where there are no locks: nobody else while it is written, the next one after."""
+def test_a_lease_is_for_one_and_runs_out(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim where there are no locks: nobody else while it is written, the next one after.
+
+    A lease is old by the time of its file, which is set here instead of waiting for it.
+    """
+    monkeypatch.setattr(claim, "_RENEWALS", claim.LEASE_SECONDS / 0.05)
     folder = Folder(spark, str(tmp_path / "t"))
     folder.make()
-    first = Lease(folder, 0.8)
-    assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"
-    time.sleep(1.2)
-    assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"  # it is written again and again
+    first, file = Lease(folder), tmp_path / "t" / "claim.1"
+    assert refusal(lambda: Lease(folder)) == "TICKET_IN_USE"
+    os.utime(file, (1, 1))
+    deadline = time.monotonic() + LIMIT
+    while file.stat().st_mtime < 2:  # it is written again and again
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert refusal(lambda: Lease(folder)) == "TICKET_IN_USE"
     (tmp_path / "t" / "claim.7").write_text("of one who looked, and died")
     os.utime(tmp_path / "t" / "claim.7", (1, 1))
-    assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"
+    assert refusal(lambda: Lease(folder)) == "TICKET_IN_USE"
     first._over.set()  # as if its process had died
-    time.sleep(1.2)
-    second = Lease(folder, 0.8)
-    assert refusal(lambda: Lease(folder, 0.8)) == "TICKET_IN_USE"
+    with first._writing:
+        os.utime(file, (1, 1))
+    second = Lease(folder)
+    assert refusal(lambda: Lease(folder)) == "TICKET_IN_USE"
     second.release()
 
 
-def test_progress_and_advice(spark: SparkSession, numbers: str, tmp_path: Path) -> None:
-    running = after_one_stage(headrace.run(spark, slow_program(numbers, 0.3)))
+def test_progress_and_advice(spark: SparkSession, numbers: str, tmp_path: Path, gate: Path) -> None:
+    running = after_one_stage(headrace.run(spark, held_program(numbers, gate)))
     now = running.progress()
     assert (now.finished, now.total) == (1, 2) and now.pipelines[0].rows and now.pipelines[0].bytes
     assert "1 of 2 pipelines" in str(running) and "<progress" in running._repr_html_()
@@ -452,8 +473,9 @@ def test_progress_and_advice(spark: SparkSession, numbers: str, tmp_path: Path) 
     assert advice.best == "next stage" and advice.now - advice.next_stage >= 1.5  # then it has its answer
     assert advice.bytes_per_second > 0 and not (tmp_path / "tickets").exists()
     ticket = running.snapshot(str(tmp_path / "t"))
+    gate.touch()
     assert sorted(running.watch().rows()) == TOTALS
     assert running.progress().fraction == 1
     first, *_ = running.progress().pipelines
-    assert first.seconds is not None and 0 < first.seconds < 60 and " s\n" in str(running)
+    assert first.seconds is not None and 0 < first.seconds < LIMIT and " s\n" in str(running)
     assert headrace.resume(spark, ticket).progress().seconds > ticket.manifest["progress"]["seconds"] > 0

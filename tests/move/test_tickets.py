@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from programs import TOTALS, refusal, taken
+from programs import LIMIT, TOTALS, refusal, taken
 
 import headrace
 from headrace.errors import StoreError
@@ -97,7 +97,7 @@ def test_a_process_killed_while_it_suspends_leaves_a_whole_ticket_or_none(
         GROUP BY a.n"""
     elsewhere.tell("suspend slowly", query=query, path=str(half), finish=False)
     assert elsewhere.answer() == "begun"
-    deadline = time.monotonic() + 500
+    deadline = time.monotonic() + LIMIT
     while not (half / "state").exists():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -128,7 +128,7 @@ class Line:
 
     def write(self, name: str, text: str, *, overwrite: bool = True) -> None:
         self.writes += 1
-        self.slow.wait(10)
+        self.slow.wait(LIMIT)
         if self.down or (name in self.files and not overwrite):
             raise StoreError("TICKET_NOT_WRITTEN", "the line is down", hint="wait")
         self.files[name] = text
@@ -137,7 +137,7 @@ class Line:
         self.files.pop(name, None)
 
     def until_written(self, times: int) -> None:
-        deadline, wanted = time.monotonic() + 500, self.writes + times
+        deadline, wanted = time.monotonic() + LIMIT, self.writes + times
         while self.writes < wanted:
             assert time.monotonic() < deadline
             time.sleep(0.005)
@@ -169,11 +169,12 @@ def test_a_lease_that_is_released_stays_so() -> None:
     line.until_written(1)  # a renewal is on its way
     releasing = threading.Thread(target=held.release)
     releasing.start()
-    time.sleep(0.05)
+    while not held._over.is_set():  # it has come to where it waits for the renewal
+        time.sleep(0.001)
     line.slow.set()
     releasing.join()
     written = line.writes
-    time.sleep(0.1)
+    time.sleep(0.1)  # six renewals; should one be late, this sees nothing, and nothing fails
     assert not line.files and line.writes == written
 
 

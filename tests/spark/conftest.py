@@ -31,7 +31,7 @@ def stopped(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[[DataFrame
                 again.touch()
             elif context.partitionId() == 1 and number == 2:
                 waiting.write_text(str(context.taskAttemptId()))
-                for _ in range(3_000):  # a minute, if nobody stops it
+                for _ in range(25_000):  # some minutes, if nobody stops it
                     if again.exists():
                         break
                     time.sleep(0.02)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -150,6 +151,26 @@ def test_a_stream_with_waiting_batches_is_not_dropped(tmp_path: Path) -> None:
             db.drain()
 
 
+def test_a_sink_that_writes_a_batch_again_while_the_owner_sweeps(tmp_path: Path) -> None:
+    """What is swept then was put before."""
+    from pyspark.sql.types import StringType, StructType
+
+    from headrace.spark.sink import _Target
+
+    make(tmp_path)
+    target = _Target({"path": str(tmp_path), "stream": "s"}, StructType().add("word", StringType()))
+
+    def rows(swept: bool) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"word": ["a", "b"]})
+        if swept:
+            Tray(tmp_path, QUERY).sweep(0)
+
+    with headrace.connect(tmp_path) as db:
+        for swept in (False, True):
+            target.commit([target.write(rows(swept), QUERY, "run1", 0)], 0)
+        assert counts(db) == {"a": 1, "b": 1} and left(Tray(tmp_path, QUERY)) == []
+
+
 _OWNER = """
 import os, signal, sys
 import headrace
@@ -202,7 +223,7 @@ def test_the_porter_takes_batches_as_they_come_and_a_fork_is_no_owner(tmp_path: 
     make(tmp_path)
     db = headrace.connect(tmp_path)
     tray = put(tmp_path, 0, ["a"])
-    for _ in range(3000):
+    for _ in range(50_000):
         if not tray.waiting(0):
             break
         time.sleep(0.01)

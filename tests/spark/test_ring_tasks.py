@@ -38,7 +38,7 @@ def expected(count: int) -> list[tuple[Any, ...]]:
 
 def opened(spark: SparkSession, capacity: int = 2000, **settings: Any) -> Database:
     db = headrace.connect(spark=spark, engine="tasks", **settings)
-    db.sql(f"CREATE STREAM posts ({POSTS}) WITH (capacity = {capacity}, timeout = '60 seconds')")
+    db.sql(f"CREATE STREAM posts ({POSTS}) WITH (capacity = {capacity}, timeout = '2 hours')")
     db.sql("CREATE TABLE users (id INT, region STRING)")
     db.insert("users", [(1, "DE"), (2, "FR"), (3, "DE")])
     return db
@@ -90,7 +90,7 @@ def test_a_task_that_fails_ends_the_query_before_its_window(spark: SparkSession)
         db.insert("posts", rows(0, 10))
         with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO"):
             running.rows()
-        assert time.monotonic() - began < 55  # of a minute
+        assert time.monotonic() - began < 3600  # of two hours
 
 
 @pytest.mark.spark

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import HeadraceError
-from headrace.store import Store, directory
+from headrace.store import Store, Transaction, directory
+from headrace.store import store as store_module
 from headrace.store.format import unopenable
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -374,7 +375,14 @@ def test_close_waits_for_the_commits_it_accepted(path: Path) -> None:
     started, outcomes = threading.Event(), []
 
     def slow() -> None:
-        outcomes.append(store.commit(lambda tx: (started.set(), time.sleep(0.3), tx.append("t", ROW), tx.epoch)[-1]))
+        outcomes.append(store.commit(work))
+
+    def work(tx: Transaction) -> int:
+        started.set()
+        while not store._writer._stopped:  # until the store is being closed
+            time.sleep(0.001)
+        tx.append("t", ROW)
+        return tx.epoch
 
     thread = threading.Thread(target=slow)
     thread.start()
@@ -386,28 +394,42 @@ def test_close_waits_for_the_commits_it_accepted(path: Path) -> None:
         assert snapshot.rows("t") == 1
 
 
-def test_close_interrupts_running_queries_and_open_snapshots(path: Path) -> None:
+@pytest.mark.parametrize("begins", ["before it", "beside it"])
+def test_close_interrupts_running_queries_and_open_snapshots(
+    path: Path, monkeypatch: pytest.MonkeyPatch, begins: str
+) -> None:
+    monkeypatch.setattr(store_module, "_PATIENCE", 500.0)
     store = Store.open(path)
-    running, ended = threading.Event(), []
+    running, closing, ended = threading.Event(), threading.Event(), []
+
+    class Open(dict[Any, Any]):
+        """The open snapshots; they are looked at once more when all were interrupted."""
+
+        def values(self) -> Any:
+            if not store._finish.alive:
+                closing.set()
+            return super().values()
 
     def query() -> None:
         try:
             with store.read() as snapshot:
                 running.set()
+                if begins == "beside it":
+                    closing.wait()
                 snapshot.query("SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
         except HeadraceError as error:
             ended.append(error.condition)
 
+    store._readers._open = Open()
     thread = threading.Thread(target=query)
     thread.start()
     running.wait()
-    time.sleep(0.2)
     with refused("DATABASE_CLOSED"), store.read() as mine:
         begun = time.monotonic()
         store.close()
-        assert time.monotonic() - begun < 4
+        assert time.monotonic() - begun < 400, "it waited for the query"
         mine.definitions()
-    thread.join(60)
+    thread.join(500)
     assert ended == ["DATABASE_CLOSED"]
     Store.open(path).close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -298,8 +299,10 @@ def test_readers_see_whole_epochs_only(filled: Store) -> None:
     for thread in threads:
         thread.start()
     rows = parts(*[("p", i) for i in range(10)])
-    for _ in range(150):
+    commits = 0
+    while commits < 150 or (len(seen) <= 10 and any(thread.is_alive() for thread in threads)):
         filled.commit(lambda tx: (tx.append("a", rows), tx.append("b", rows)))
+        commits += 1
     stop.set()
     for thread in threads:
         thread.join()
@@ -384,16 +387,26 @@ def test_segments_belong_in_the_directory(filled: Store, tmp_path: Path) -> None
     assert file.exists()
 
 
-def test_interrupting_the_caller_rolls_the_commit_back(filled: Store) -> None:
+def test_interrupting_the_caller_rolls_the_commit_back(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the main thread while its commit runs a long query."""
+    waiting = threading.Event()
+
+    class Awaited(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            waiting.set()
+            return super().result(timeout)
+
+    def press() -> None:
+        waiting.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def long(tx: Transaction) -> None:
         tx.append("t", parts(("never", 0)))
-        main = threading.main_thread().ident
-        threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGINT]).start()
+        threading.Thread(target=press).start()
         tx.query("SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b")
 
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(writer, "Future", Awaited)
         filled.commit(long)
     assert content(filled, "t") == [{"part": "bolt", "n": 1}]
     assert filled.commit(lambda tx: tx.epoch) == 3

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ring_cases import COLUMNS
+from ring_cases import COLUMNS, LIMIT
 
 from headrace.stream.ring import Ring
 from headrace.stream.ring.book import Overflow
@@ -25,7 +25,8 @@ def rings(folder: Path) -> Iterator[Any]:
 
     def make(capacity: int, overflow: Overflow = Overflow.BLOCK, **given: Any) -> Ring:
         columns, limit = given.pop("columns", COLUMNS), given.pop("text_limit", 1 << 20)
-        terms = Terms(capacity, given.pop("timeout", 0.2), overflow, given.pop("patience", 60.0))
+        # No window ends, and no reader is dropped, because a test is slow.
+        terms = Terms(capacity, given.pop("timeout", LIMIT), overflow, given.pop("patience", LIMIT))
         made.append(Ring.create(folder, "s", columns, terms, text_limit=limit))
         return made[-1]
 

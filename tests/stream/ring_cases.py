@@ -26,6 +26,8 @@ from headrace.types import (
 COLUMNS = (Field("n", BIGINT), Field("text", STRING), Field("flag", BOOLEAN), Field("price", decimal(20, 2)))
 NAMES = [f.name for f in COLUMNS]
 SCRIPT = Path(__file__).with_name("ring_processes.py")
+LIMIT = 500.0
+"""Seconds until a test gives up waiting for what must come."""
 
 
 def rows_of(values: list[dict[str, Any]], columns: tuple[Field, ...] = COLUMNS) -> pa.Table:
@@ -45,7 +47,7 @@ def drained(scan: Scan) -> list[dict[str, Any]]:
     return found
 
 
-def within(seconds: float, run: Callable[[], Any]) -> None:
+def ends(run: Callable[[], Any]) -> None:
     """Run what may hang."""
     failures: list[BaseException] = []
 
@@ -57,7 +59,7 @@ def within(seconds: float, run: Callable[[], Any]) -> None:
 
     thread = threading.Thread(target=caught, daemon=True)
     thread.start()
-    thread.join(seconds)
+    thread.join(LIMIT)
     assert not thread.is_alive(), "it hangs"
     for failure in failures:
         raise failure

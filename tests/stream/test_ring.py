@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from ring_cases import COLUMNS, NAMES, drained, no_memory, numbered, rows_of, unread_and_full_of_text, within
+from ring_cases import COLUMNS, LIMIT, NAMES, drained, ends, no_memory, numbered, rows_of, unread_and_full_of_text
 
 from headrace.errors import ExecutionError
 from headrace.stream.ring import Ring, Scan
@@ -136,7 +135,8 @@ def test_differential_blocked_writer_and_reader(
     tmp_path_factory: pytest.TempPathFactory, capacity: int, chunks: list[list[dict[str, Any]]], seed: int
 ) -> None:
     """A reader that is slower than the writer gets every tuple, once, in order, however small the ring is."""
-    ring = Ring.create(tmp_path_factory.mktemp("r") / "ring", "s", COLUMNS, Terms(capacity, 5), text_limit=4096)
+    terms = Terms(capacity, LIMIT, patience=LIMIT)
+    ring = Ring.create(tmp_path_factory.mktemp("r") / "ring", "s", COLUMNS, terms, text_limit=4096)
     scan = Scan.start(ring, NAMES)
     writer = threading.Thread(target=lambda: [ring.write(rows_of(c)) for c in chunks])
     expected = [row for chunk in chunks for row in chunk]
@@ -145,7 +145,7 @@ def test_differential_blocked_writer_and_reader(
         writer.start()
         sizes = np.random.default_rng(seed)
         while len(found) < len(expected):
-            batch = scan.next(most=int(sizes.integers(1, 12)), wait=5)
+            batch = scan.next(most=int(sizes.integers(1, 12)), wait=LIMIT)
             assert batch is not None
             found += batch.to_pylist()
         assert found == expected
@@ -197,22 +197,40 @@ def test_columns_left_out_are_null_and_only_wanted_ones_are_copied(rings: Any) -
     assert drained(scan) == [{"n": None, "flag": True}, {"n": None, "flag": False}]
 
 
-def test_window_ends_after_the_timeout_not_before(rings: Any) -> None:
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def monotonic_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_window_ends_after_the_timeout_not_before(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("headrace.stream.ring.scan.time", clock)
     ring = rings(64, timeout=0.15)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 3)))
     assert len(drained(scan)) == 3
-    time.sleep(0.3)  # a consumer slower than the timeout: what came meanwhile is still read
+    clock.sleep(0.3)  # a consumer slower than the timeout: what came meanwhile is still read
     ring.write(rows_of(numbered(3, 2)))
     assert len(drained(scan)) == 2
-    began = time.monotonic()
+    began = clock.now
     with pytest.raises(WindowOver):
         scan.next()
-    assert 0.14 < time.monotonic() - began < 5
+    assert 0.149 < clock.now - began < 0.2
 
 
 def test_finish_reads_what_is_there_and_cancel_does_not(rings: Any) -> None:
-    ring = rings(64, timeout=500)
+    ring = rings(64)
     first, second = Scan.start(ring, ["n"]), Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 5)))
     first.finish()
@@ -229,7 +247,7 @@ def test_finish_reads_what_is_there_and_cancel_does_not(rings: Any) -> None:
 
 def test_a_pick_waits_a_moment_for_more(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.stream.ring.scan._LINGER", 1e9)
-    ring = rings(64, timeout=500)
+    ring = rings(64)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 3)))
     assert scan.next(least=8, wait=0.01) is None
@@ -297,15 +315,23 @@ def test_blocked_writer_goes_on_without_a_reader_that_stands_still(rings: Any) -
     assert used.readers == ()
 
 
-def test_writers_wait_for_a_worker_that_copies(rings: Any) -> None:
-    ring = rings(10, timeout=500)
+def test_writers_wait_for_a_worker_that_copies(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = rings(10)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 10)))
     assert scan._pick(100) == (0, 10)
-    writer = threading.Thread(target=ring.write, args=(rows_of(numbered(10, 1)),))
+    room, refused = ring.book.claim, threading.Event()
+
+    def claim(*given: Any, **how: Any) -> Any:
+        found = room(*given, **how)
+        if found is None:
+            refused.set()
+        return found
+
+    monkeypatch.setattr(ring.book, "claim", claim)
+    writer = threading.Thread(target=ring.write, args=(rows_of(numbered(10, 1)),), daemon=True)
     writer.start()
-    time.sleep(0.1)
-    assert ring.end == 10
+    assert refused.wait(LIMIT) and ring.end == 10
     scan._release(0, True)
     writer.join()
     assert [row["n"] for row in drained(scan)] == [10]
@@ -313,7 +339,7 @@ def test_writers_wait_for_a_worker_that_copies(rings: Any) -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_blocked_writer_goes_on_without_a_worker_that_stands_still_as_it_copies(rings: Any, shared: bool) -> None:
-    ring = rings(10, patience=0.2, timeout=500)
+    ring = rings(10, patience=0.2)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 10)))
     assert scan._pick(100) == (0, 10)
@@ -325,7 +351,7 @@ def test_blocked_writer_goes_on_without_a_worker_that_stands_still_as_it_copies(
 
     if shared:
         threading.Thread(target=keep_looking, daemon=True).start()
-    within(20, lambda: ring.write(rows_of(numbered(10, 5))))
+    ends(lambda: ring.write(rows_of(numbered(10, 5))))
     with pytest.raises(ExecutionError, match="STREAM_OVERRUN"):
         scan._release(0, True)
     assert ring.usage().overruns == 1
@@ -337,7 +363,7 @@ def test_a_round_whose_text_is_full_does_not_wait_for_a_reader_that_stands_still
     ring.write(rows_of([{"n": n} for n in range(50)]))
     assert len(drained(scan)) == 50
     unread_and_full_of_text(ring)
-    within(20, lambda: ring.write(rows_of([{"text": "y" * 30}])))
+    ends(lambda: ring.write(rows_of([{"text": "y" * 30}])))
     with pytest.raises(ExecutionError, match="STREAM_OVERRUN"):
         scan.next()
 
@@ -351,7 +377,7 @@ def test_writers_wait_no_longer_than_patience_for_one_that_stands_still(rings: A
         with pytest.raises(ExecutionError, match="STREAM_WRITER_STALLED"):
             ring.write(rows_of(numbered(10, 1)))
 
-    within(20, write)
+    ends(write)
     ring.book.publish(claimed)
     ring.write(rows_of(numbered(10, 1)))
 
@@ -384,7 +410,7 @@ def test_a_round_whose_text_is_full_ends_early(rings: Any) -> None:
 
 
 def test_rows_of_a_failed_statement_fail_their_readers(rings: Any) -> None:
-    ring = rings(100, timeout=500)
+    ring = rings(100)
     early = Scan.start(ring, ["n"])
     written = ring.write(rows_of(numbered(0, 5)))
     ring.book.roll_back(written.lo, written.hi)
@@ -396,7 +422,7 @@ def test_rows_of_a_failed_statement_fail_their_readers(rings: Any) -> None:
 
 
 def test_a_failed_statement_concerns_nobody_else(rings: Any) -> None:
-    ring = rings(100, timeout=500)
+    ring = rings(100)
     over = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 5)))
     over.finish()
@@ -416,7 +442,7 @@ def test_a_failed_statement_concerns_nobody_else(rings: Any) -> None:
 
 
 def test_rows_of_a_failed_statement_that_are_not_visible_yet(rings: Any) -> None:
-    ring = rings(100, timeout=500)
+    ring = rings(100)
     first = ring.book.claim(1, lambda n: 0, ring.rounds.begin)
     written = ring.write(rows_of(numbered(1, 5)), wait=False)
     ring.book.roll_back(written.lo, written.hi)
@@ -465,7 +491,7 @@ def test_any_number_of_holes(rings: Any, monkeypatch: pytest.MonkeyPatch) -> Non
                     ring.write(outside)
             ring.write(rows_of([{"n": n}]))
 
-    within(60, fill)
+    ends(fill)
     assert [row["n"] for row in drained(scan)] == list(range(CLAIMS + 1))
     assert scan.end() == 0
 

@@ -33,7 +33,7 @@ LIMIT = 20
 """Appended rows before a merge."""
 KEYS = 5
 """Groups, and so state rows an insert leaves."""
-SECONDS = 60
+SECONDS = 500
 
 
 class Threads:
@@ -88,6 +88,24 @@ class Held:
     def let_go(self) -> None:
         self._go.set()
         self._thread.join(SECONDS)
+
+
+class Waiting:
+    """How many inserts have come to where they wait for the query that reads the state."""
+
+    def __init__(self, db: Database, patch: pytest.MonkeyPatch) -> None:
+        self._threads: set[threading.Thread] = set()
+        compacting = db.answers.compacting
+
+        def counted(view: ContinuousView, *, wait: bool) -> Any:
+            if wait:
+                self._threads.add(threading.current_thread())
+            return compacting(view, wait=wait)
+
+        patch.setattr(db.answers, "compacting", counted)
+
+    def until(self, count: int) -> None:
+        _until(lambda: len(self._threads) == count)
 
 
 @pytest.fixture
@@ -147,9 +165,11 @@ def test_inserts_go_on_while_a_query_runs_until_the_queue_is_full(
 
             return run
 
+        waiting = Waiting(db, monkeypatch)
         for who in range(inserters):
             threads.start(work(who))
-        full = _settled(lambda: queue(db))
+        waiting.until(inserters)
+        full = queue(db)
         assert BACKLOG * LIMIT < full <= bound, "inserters wait, each with one statement at most past the bound"
         [(size,)] = db.sql("SELECT state_bytes FROM headrace.views").rows()
         assert size <= (bound + KEYS) * (4 + 8)
@@ -172,9 +192,10 @@ def test_those_who_waited_for_a_query_merge_once(threads: Threads, monkeypatch: 
         held = Held(db, "SELECT sum(c) FROM v", threads, monkeypatch)
         while queue(db) + KEYS <= BACKLOG * LIMIT:
             insert(db)
-        waiting = [threads.start(lambda: insert(db)) for _ in range(8)]
-        _settled(lambda: queue(db))
-        assert all(t.is_alive() for t in waiting)
+        waiting = Waiting(db, monkeypatch)
+        inserting = [threads.start(lambda: insert(db)) for _ in range(8)]
+        waiting.until(8)
+        assert all(t.is_alive() for t in inserting)
         held.let_go()
         threads.join()
         assert merges(db) == 1
@@ -189,7 +210,7 @@ def test_a_database_opened_again_does_not_take_its_groups_for_a_queue(
     with headrace.connect(tmp_path / "db", compact_rows=LIMIT) as db:
         held = Held(db, "SELECT sum(c) FROM v", threads, monkeypatch)
         alone = threads.start(lambda: insert(db))
-        alone.join(60)
+        alone.join(SECONDS)
         assert not alone.is_alive(), "an insert waits though hardly anything is queued"
         held.let_go()
 
@@ -229,7 +250,8 @@ def test_commits_that_wait_for_the_writer_are_bounded(threads: Threads) -> None:
         for _ in range(WAITING + 16):
             threads.start(lambda: insert(db))
         writer = db.runtime.store._writer
-        assert _settled(lambda: writer._queue.qsize()) == WAITING
+        _until(lambda: writer._queue.qsize() >= WAITING)
+        assert _settled(writer._queue.qsize) == WAITING
         go.set()
         threads.join()
         assert db.sql("SELECT sum(c) FROM v").rows() == [((WAITING + 16) * KEYS,)]
@@ -271,10 +293,12 @@ def _acknowledged_is_seen(db: Database, threads: Threads, ways: dict[str, Callab
     db.sql("CREATE VIEW named AS SELECT who, count(*) AS c, max(i) AS i FROM s JOIN t USING (who) GROUP BY who")
     acknowledged = [0] * inserters
     running = [inserters]
+    begun = threading.Barrier(inserters + len(ways), timeout=SECONDS)  # nothing is inserted before all read
 
     def work(who: int) -> Callable[[], None]:
         def run() -> None:
             try:
+                begun.wait()
                 for i in range(rounds):
                     insert(db, who, i)
                     acknowledged[who] = i + 1
@@ -299,6 +323,8 @@ def _acknowledged_is_seen(db: Database, threads: Threads, ways: dict[str, Callab
                     assert i + 1 >= before[who], f"{way}: an insert acknowledged before the query is missing"
                     assert i + 1 >= seen[who], f"{way}: what was seen is gone"
                     seen[who] = i + 1
+                if not reads[way]:
+                    begun.wait()
                 reads[way] += 1
             assert seen == [rounds] * inserters
 
@@ -457,7 +483,7 @@ def _until(done: Callable[[], bool]) -> None:
 
 
 def _settled(value: Callable[[], int]) -> int:
-    """The value once it has stayed the same for a while."""
+    """The value once it has stayed the same for a while: what comes later is not seen, but nothing fails for it."""
     last, since = value(), time.monotonic()
     while time.monotonic() - since < 0.4:
         time.sleep(0.02)

@@ -35,6 +35,8 @@ SUSPENDED = 75
 _ADDRESS = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
 _ASK_SECONDS = 2.0
 """Between two looks at an address for a notice."""
+_ANSWER_SECONDS = 2.0
+"""In which it answers."""
 
 TicketsOption = Annotated[str, typer.Option("--tickets", "-t", help="Where tickets go: a folder or an address.")]
 RowsOption = Annotated[int, typer.Option("--rows", "-n", min=0, help="Rows to print of the answer.")]
@@ -281,7 +283,7 @@ def _given(notice: str) -> bool:
     if "://" not in notice:
         return os.path.exists(notice)
     try:
-        with urlopen(notice, timeout=2):
+        with urlopen(notice, timeout=_ANSWER_SECONDS):
             return True
     except (OSError, HTTPException, ValueError):
         return False

@@ -89,6 +89,18 @@ class Tray:
         """A fresh path for rows of a batch."""
         return make_folder(self.folder) / f"{batch}-{uuid.uuid4().hex}.parquet"
 
+    @staticmethod
+    def keep(file: Path) -> int:
+        """Make a file of rows durable: its size.
+
+        0 if the owner has swept it away meanwhile. Then its batch is in, and ``put`` takes it for the replay it is.
+        """
+        try:
+            sync_file(file)
+            return file.stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def put(self, batch: int, manifest: Manifest, *, limit: int) -> bool:
         """Commit a batch; ``False`` if it was put before: then this is a replay, and its files are not needed.
 

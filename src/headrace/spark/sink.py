@@ -25,7 +25,6 @@ from headrace.errors import CatalogError, DataError
 from headrace.parquet_files import parquet_writer
 from headrace.spark.inbox import INBOX_BYTES, JOB, Manifest, Tray, require_database
 from headrace.spark.published import definition, zone_of
-from headrace.store.directory import sync_file
 from headrace.stream.rows import to_arrow
 from headrace.types import arrow_schema, of_spark
 
@@ -75,11 +74,11 @@ class _Target:
             if writer is None:
                 return Written(query, run, None, 0, 0)
             writer.close()
-            sync_file(path)
+            size = Tray.keep(path)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return Written(query, run, path.name, rows, path.stat().st_size)
+        return Written(query, run, path.name, rows, size)
 
     def commit(self, messages: Sequence[Written], batch: int) -> None:
         """Put the batch, and wait until it is in the views, or safe in the inbox of a database nobody has open."""

@@ -134,11 +134,12 @@ class Readers:
         me = threading.get_ident()
         deadline = time.monotonic() + patience
         with self._changed:
-            for cursor in self._open:
-                cursor.interrupt()
             # A snapshot of the closing thread itself cannot end while that thread waits here.
             while any(owner != me for _, owner in self._open.values()) and time.monotonic() < deadline:
-                self._changed.wait(deadline - time.monotonic())
+                # Again and again: DuckDB forgets an interrupt that comes between two statements.
+                for cursor in self._open:
+                    cursor.interrupt()
+                self._changed.wait(0.05)
             for cursor in self._open:
                 cursor.close()
             self._open.clear()

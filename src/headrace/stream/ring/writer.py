@@ -127,7 +127,6 @@ class RingWriter:
 
     def _insert_batch(self, table: pa.Table, batch: int) -> int:
         from headrace.spark.inbox import Manifest, Tray
-        from headrace.store.directory import sync_file
 
         if self._source is None:
             raise DataError(
@@ -141,8 +140,7 @@ class RingWriter:
         file = tray.new_file(batch)
         try:
             write_parquet(table, file, compression="lz4")
-            sync_file(file)
-            manifest = Manifest(self.stream, (file.name,), table.num_rows, file.stat().st_size, run=self._source)
+            manifest = Manifest(self.stream, (file.name,), table.num_rows, tray.keep(file), run=self._source)
             fresh = tray.hand_over(batch, manifest)
         except HeadraceError:
             file.unlink(missing_ok=True)
