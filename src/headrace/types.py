@@ -124,6 +124,13 @@ class Type:
         return self.name == "map" or any(p.type.holds_maps for p in self.parts)
 
     @property
+    def is_keyed_by_text(self) -> bool:
+        """Whether keys of maps in it, if there are any, are strings."""
+        if self.name == "map" and self.parts[0].type.name != "string":
+            return False
+        return all(p.type.is_keyed_by_text for p in self.parts)
+
+    @property
     def is_limited(self) -> bool:
         """Whether text in it, or inside it, may only be so long."""
         return self.limit is not None or any(p.type.is_limited for p in self.parts)
