@@ -144,6 +144,14 @@ class Type:
         return replace(self, limit=None, parts=parts)
 
     @property
+    def as_read(self) -> Type:
+        """The same type for text in others' files: as Spark reads it, of any length, CHAR still filled up."""
+        if not self.is_limited:
+            return self
+        parts = tuple(Part(p.name, p.type.as_read, p.nullable) for p in self.parts)
+        return replace(self, limit=self.limit and replace(self.limit, checked=False), parts=parts)
+
+    @property
     def is_nested(self) -> bool:
         return self.name in ("array", "struct", "map")
 
@@ -192,6 +200,8 @@ class Limit:
 
     length: int
     fixed: bool = False
+    checked: bool = True
+    """Whether longer text is refused: not where others have written it, and it is only read."""
 
     @property
     def sql(self) -> str:
