@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,6 +32,11 @@ MANIFEST = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("changed", 
 """What the store keeps of a file table."""
 
 Mark = tuple[tuple[str, int, int], ...]
+
+
+def as_read(columns: Schema) -> Schema:
+    """The columns as files hold them: how long their text is was checked by those who wrote it, or by nobody."""
+    return tuple(replace(f, type=f.type.as_read) for f in columns)
 
 
 def mark(table: Table) -> Mark:
@@ -59,7 +64,7 @@ def declared(name: str, columns: Schema, source: FileSource, at: Position) -> Ta
         paths = _paths(source)
         if not columns:
             columns = _own_columns(name, paths[0], source, at)
-        plan_slices(paths, source.format, _options(source), columns, (), 1)
+        plan_slices(paths, source.format, _options(source), as_read(columns), (), 1)
     except HeadraceError as error:
         error.position = error.position or at
         raise
@@ -104,20 +109,21 @@ class Opened:
 def open_files(runtime: Runtime, table: Table, fields: Iterable[str]) -> Opened:
     """The table's rows, at least in these columns."""
     assert table.files is not None
-    names = tuple(f.name for f in table.columns)
+    columns = as_read(table.columns)
+    names = tuple(f.name for f in columns)
     wanted = tuple(n for n in names if n in set(fields)) or names[:1]
     options = _options(table.files)
     mark(table)  # names the table if its files are gone
-    slices = plan_slices(_paths(table.files), table.files.format, options, table.columns, wanted, 1)
+    slices = plan_slices(_paths(table.files), table.files.format, options, columns, wanted, 1)
     if table.files.format == "parquet":
         pieces = tuple(p for s in slices if isinstance(s, ParquetSlice) for p in s.pieces)
-        empty = ", ".join(f"CAST(NULL AS {f.type.duckdb}) AS {_quoted(f.name)}" for f in table.columns)
-        parts = [f"SELECT * FROM {parquet_source(p, table.columns, names)}" for p in pieces]
-        return Opened(None, " UNION ALL ".join(parts) or f"SELECT {empty} WHERE false", pieces, table.columns)
+        empty = ", ".join(f"CAST(NULL AS {f.type.duckdb}) AS {_quoted(f.name)}" for f in columns)
+        parts = [f"SELECT * FROM {parquet_source(p, columns, names)}" for p in pieces]
+        return Opened(None, " UNION ALL ".join(parts) or f"SELECT {empty} WHERE false", pieces, columns)
     zone = runtime.settings.time_zone
     text = [s for s in slices if isinstance(s, TextSlice)]
-    batches = [b for s in text for b in read_text(s, options, table.columns, wanted, zone=zone)]
-    held = tuple(f for f in table.columns if f.name in wanted)
+    batches = [b for s in text for b in read_text(s, options, columns, wanted, zone=zone)]
+    held = tuple(f for f in columns if f.name in wanted)
     return Opened(pa.Table.from_batches(batches, schema=arrow_schema(held)), "")
 
 
@@ -127,7 +133,8 @@ def parquet_pieces(table: Table) -> tuple[ParquetPiece, ...]:
     if table.files.format != "parquet":
         return ()
     mark(table)
-    slices = plan_slices(_paths(table.files), "parquet", None, table.columns, tuple(f.name for f in table.columns), 1)
+    columns = as_read(table.columns)
+    slices = plan_slices(_paths(table.files), "parquet", None, columns, tuple(f.name for f in columns), 1)
     return tuple(p for s in slices if isinstance(s, ParquetSlice) for p in s.pieces)
 
 

@@ -10,6 +10,9 @@ An interrupt after the commit ends nothing but waiting: what follows (:mod:`head
 ``Interrupted`` says at the end of the statement that it is in. A handler that a program has set for itself is left
 alone; what it raises when a commit can no longer be stopped is kept until that end too (:func:`came_late`).
 
+Between statements Ctrl-C is Python's, unless there is something of ours that a program may be waiting for by itself
+(:func:`end_between`): that is ended first.
+
 >>> with interruptible(), stoppable(lambda: print("this would end it")):
 ...     check()
 """
@@ -23,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType, TracebackType
-from typing import ParamSpec, Protocol, TypeVar
+from typing import NoReturn, ParamSpec, Protocol, TypeVar
 
 # The functions behind those of `signal`, which make enums of every answer: that costs more than many a lookup.
 _handler_of: Callable[[int], object] = _signal.getsignal
@@ -82,6 +85,31 @@ class _Statement:
             raise Interrupted(self.committed)
 
 
+_between: Callable[[FrameType | None], object] | None = None
+"""How to end what a program waits for by itself, given the frame it is at."""
+
+
+def end_between(way: Callable[[FrameType | None], object] | None) -> None:
+    """Have Ctrl-C between statements do this before it raises, from the end of the main thread's next statement on."""
+    global _between
+    _between = way
+
+
+def _on_signal_between(_: int, frame: FrameType | None) -> NoReturn:
+    try:
+        if _between is not None:
+            _between(frame)
+    finally:
+        raise KeyboardInterrupt
+
+
+def _rest(before: object) -> object:
+    """The handler after a statement, given that before it: another's stays."""
+    if before is signal.default_int_handler or before is _on_signal_between:
+        return signal.default_int_handler if _between is None else _on_signal_between
+    return before
+
+
 _whole: ContextVar[_Statement | None] = ContextVar("_whole", default=None)
 """The statement that runs."""
 _current: ContextVar[_Statement | None] = ContextVar("_current", default=None)
@@ -124,7 +152,7 @@ class interruptible:
             for ending in statement.endings.values():
                 with suppress(Exception):
                     ending()
-            _handle(_SIGINT, self._before)
+            _handle(_SIGINT, _rest(self._before))
             if statement.over is not None:
                 statement.over.set()
         interrupted = (
@@ -291,7 +319,7 @@ def at_once() -> Iterator[None]:
 
 
 def _is_replaceable(handler: object) -> bool:
-    """Whether a handler only raises KeyboardInterrupt: Python's own, or PySpark's, which also cancels every job."""
-    if handler is signal.default_int_handler:
+    """Whether a handler only raises KeyboardInterrupt: Python's own, ours, or PySpark's, which cancels every job."""
+    if handler is signal.default_int_handler or handler is _on_signal_between:
         return True
     return (getattr(handler, "__module__", None) or "").startswith("pyspark.")

@@ -124,6 +124,13 @@ class Type:
         return self.name == "map" or any(p.type.holds_maps for p in self.parts)
 
     @property
+    def is_keyed_by_text(self) -> bool:
+        """Whether keys of maps in it, if there are any, are strings."""
+        if self.name == "map" and self.parts[0].type.name != "string":
+            return False
+        return all(p.type.is_keyed_by_text for p in self.parts)
+
+    @property
     def is_limited(self) -> bool:
         """Whether text in it, or inside it, may only be so long."""
         return self.limit is not None or any(p.type.is_limited for p in self.parts)
@@ -135,6 +142,14 @@ class Type:
             return self
         parts = tuple(Part(p.name, p.type.plain, p.nullable) for p in self.parts)
         return replace(self, limit=None, parts=parts)
+
+    @property
+    def as_read(self) -> Type:
+        """The same type for text in others' files: as Spark reads it, of any length, CHAR still filled up."""
+        if not self.is_limited:
+            return self
+        parts = tuple(Part(p.name, p.type.as_read, p.nullable) for p in self.parts)
+        return replace(self, limit=self.limit and replace(self.limit, checked=False), parts=parts)
 
     @property
     def is_nested(self) -> bool:
@@ -185,6 +200,8 @@ class Limit:
 
     length: int
     fixed: bool = False
+    checked: bool = True
+    """Whether longer text is refused: not where others have written it, and it is only read."""
 
     @property
     def sql(self) -> str:

@@ -37,6 +37,7 @@ from headrace.types import (
     array,
     decimal,
     from_arrow,
+    map_of,
     parse_type,
     struct,
 )
@@ -64,6 +65,7 @@ nested_types = st.recursive(
     leaf_types,
     lambda inner: st.one_of(
         inner.map(array),
+        inner.map(lambda value: map_of(STRING, value)),
         st.lists(
             st.tuples(st.sampled_from(NAMES), inner), min_size=1, max_size=3, unique_by=lambda p: p[0].lower()
         ).map(lambda parts: struct(*(Part(name, type_) for name, type_ in parts))),
@@ -78,6 +80,9 @@ def values_of(type_: Type) -> st.SearchStrategy[Any]:
         found: st.SearchStrategy[Any] = st.lists(values_of(type_.element), max_size=3)
     elif type_.name == "struct":
         found = st.fixed_dictionaries({p.name: values_of(p.type) for p in type_.parts})
+    elif type_.name == "map":
+        entries = st.dictionaries(st.text(max_size=3), values_of(type_.parts[1].type), max_size=3)
+        found = entries.map(lambda d: list(d.items()))
     else:
         found = LEAVES[type_]
     return st.one_of(st.none(), found, found, found)
@@ -97,6 +102,8 @@ def as_json(value: Any, type_: Type) -> str:
         return f"[{', '.join(as_json(v, type_.element) for v in value)}]"
     if type_.name == "struct":
         return f"{{{', '.join(f'{json.dumps(p.name)}: {as_json(value[p.name], p.type)}' for p in type_.parts)}}}"
+    if type_.name == "map":
+        return f"{{{', '.join(f'{json.dumps(k)}: {as_json(v, type_.parts[1].type)}' for k, v in value)}}}"
     if type_.is_decimal:
         return f"{value:f}"
     if type_ == BINARY:
@@ -113,6 +120,8 @@ def as_tuples(value: Any, type_: Type) -> Any:
         return tuple(as_tuples(v, type_.element) for v in value)
     if type_.name == "struct":
         return tuple(as_tuples(value[p.name], p.type) for p in type_.parts)
+    if type_.name == "map":
+        return [(k, as_tuples(v, type_.parts[1].type)) for k, v in value]
     return value
 
 

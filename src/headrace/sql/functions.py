@@ -116,7 +116,9 @@ def _lengthened(expr: Expr, length: int) -> Expr:
         return Literal(expr.type, expr.value.ljust(length))
     if expr.type.limit is None or expr.type.limit.length == length:
         return expr
-    return Call(STRING, "concat", (expr, Literal(STRING, " " * (length - expr.type.limit.length))))
+    filled = Call(STRING, "concat", (expr, Literal(STRING, " " * (length - expr.type.limit.length))))
+    # Others' files may hold longer text, of which Spark compares as much as there is of the longest.
+    return Call(STRING, "substring", (filled, Literal(INT, 1), Literal(INT, length)))
 
 
 def _integer_literal(expr: Expr) -> TypeGuard[Literal]:

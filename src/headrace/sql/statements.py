@@ -408,13 +408,6 @@ class _Reader(Cursor):
         found = definition(self)
         if self.at != using:
             self.fail("USING")
-        for column in found.columns:
-            if column.type.is_limited:
-                raise NotYetSupported(
-                    f"a column {column.name} of type {column.type.declared} in a table over files",
-                    position=found.position,
-                    hint="declare it STRING: the length of text is checked when it is written, and files are only read",
-                )
         if found.key:
             raise SqlError(
                 "FILES_WITH_KEY",

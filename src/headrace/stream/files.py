@@ -130,11 +130,11 @@ def plan_slices(
         return _parquet_slices([parquet.inspect(path, schema) for path in paths], parallelism)
     if format == "json":
         for f in schema:
-            if f.type.holds_maps:
+            if not f.type.is_keyed_by_text:
                 raise DataError(
-                    "JSON_TYPE_NOT_SUPPORTED",
-                    f"COPY of JSON reads no {f.type.sql} (column {f.name})",
-                    hint="write Parquet, or insert the rows from a program",
+                    "INVALID_JSON_SCHEMA_MAP_TYPE",
+                    f"keys of objects are strings: JSON holds no {f.type.sql} (column {f.name})",
+                    hint="declare the keys STRING, or write Parquet",
                 )
         return _json_slices([json_lines.layout(path) for path in paths], parallelism)
     for f in schema:

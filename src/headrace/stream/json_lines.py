@@ -24,7 +24,7 @@ from headrace.errors import DataError
 from headrace.stream import lengths
 from headrace.stream.json_scan import Located, NotJson, Scanner
 from headrace.stream.json_values import EXPECTED, convert
-from headrace.stream.nested import first_hole
+from headrace.stream.nested import RepeatedKey, check_keys, first_hole
 from headrace.stream.records import NEWLINE
 from headrace.stream.spellings import first_failure
 from headrace.stream.text import (
@@ -132,23 +132,20 @@ class _Reader(PieceReader[TextFile]):
         if not self.wanted:
             return rows_without_columns(rows)
         try:
-            arrays = [convert(c, f.type, self.zone) for c, f in zip(columns, self.wanted, strict=True)]
+            arrays = [self._held(f, c) for c, f in zip(columns, self.wanted, strict=True)]
         except (pa.ArrowException, ValueError, OverflowError):
             self._check_values(start, columns)
             raise
-        for f, array in zip(self.wanted, arrays, strict=True):
-            if (not f.nullable and array.null_count) or first_hole(array, f.type) is not None:
-                self._check_values(start, columns)
-            if f.type.is_limited:
-                arrays[self.wanted.index(f)] = self._in_length(start, array, f)
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _in_length(self, start: int, array: pa.Array, f: Field) -> pa.Array:
-        try:
-            return lengths.fitted(array, f.type)
-        except lengths.TooLong:
-            index, what = lengths.first_too_long(array, f)
-            raise self._error(lengths.CONDITION, start, index, what, lengths.HINT) from None
+    def _held(self, f: Field, part: Located) -> pa.Array:
+        """Values as their column holds them; an error from Arrow or a ValueError if one has no place in it."""
+        array = convert(part, f.type, self.zone)
+        if (array.null_count and not f.nullable) or first_hole(array, f.type) is not None:
+            raise ValueError("NULL")
+        array = lengths.fitted(array, f.type)
+        check_keys(array, f.type)
+        return array
 
     def _located(self, start: int, end: int) -> tuple[int, list[Located]]:
         """How many rows a block has, and what each wanted column has in them."""
@@ -175,7 +172,7 @@ class _Reader(PieceReader[TextFile]):
         worst: tuple[int, Field, Located] | None = None
         for f, column in zip(self.wanted, columns, strict=True):
             part = column if worst is None else column[: worst[0]]
-            bad = first_failure(partial(self._check, f), part)
+            bad = first_failure(partial(self._held, f), part)
             if bad is not None:
                 worst = bad, f, column
         if worst is None:
@@ -185,13 +182,18 @@ class _Reader(PieceReader[TextFile]):
         if text is None:
             what = f"column {f.name} is NOT NULL, but the field is null or missing"
             raise self._error("NULL_IN_NOT_NULL", start, index, what, "give a value")
-        what = f"column {f.name}: {shorten(column.shown(index))} is no {f.type.declared}"
-        raise self._error("JSON_BAD_VALUE", start, index, what, EXPECTED[f.type.name])
-
-    def _check(self, f: Field, part: Located) -> None:
-        array = convert(part, f.type, self.zone)
-        if (array.null_count and not f.nullable) or first_hole(array, f.type) is not None:
-            raise ValueError("NULL")
+        what = f"column {f.name}: {shorten(column.shown(index))}"
+        try:
+            self._held(f, column[index : index + 1])
+        except lengths.TooLong:
+            what = f"{what} is too long for {f.type.declared}"
+            raise self._error(lengths.CONDITION, start, index, what, lengths.HINT) from None
+        except RepeatedKey:
+            what = f"column {f.name}: a key is there twice in {shorten(column.shown(index))}"
+            raise self._error("DUPLICATED_MAP_KEY", start, index, what, "give each key once") from None
+        except (pa.ArrowException, ValueError, OverflowError):
+            what = f"{what} is no {f.type.declared}"
+            raise self._error("JSON_BAD_VALUE", start, index, what, EXPECTED[f.type.name]) from None
 
     def _error(self, condition: str, start: int, before: int, what: str, hint: str) -> DataError:
         row = _count_rows(self.data, self.piece.file.data_start, start) + before + 1

@@ -152,6 +152,36 @@ def elements(lists: Sequence[str]) -> tuple[list[int], Located]:
     return lengths, Located(np.frombuffer(bytes(kinds), np.uint8), pa.array(texts, pa.string()))
 
 
+def entries(objects: Sequence[str]) -> tuple[list[int], list[str], Located]:
+    """How many fields each object has, and all their names and values, repeated ones too.
+
+    >>> lengths, names, found = entries(['{"a": 1, "A": null}', "{}"])
+    >>> lengths, names, found.text.to_pylist()
+    ([2, 0], ['a', 'A'], ['1', None])
+    """
+    kinds = bytearray()
+    texts: list[str | None] = []
+    names: list[str] = []
+    lengths = []
+    for line in objects:
+        before = len(texts)
+        at = _skip(line, 1)
+        while line[at] != "}":
+            name, at = _scan(line, at)
+            name.encode()  # half a surrogate pair is no character
+            start = _expect(line, _skip(line, at), ":")
+            value, end = _scan(line, start)
+            kind, text = _kind_and_text(line, start, end, value)
+            names.append(name)
+            kinds.append(kind)
+            texts.append(text)
+            at = _skip(line, end)
+            if line[at] == ",":
+                at = _skip(line, at + 1)
+        lengths.append(len(texts) - before)
+    return lengths, names, Located(np.frombuffer(bytes(kinds), np.uint8), pa.array(texts, pa.string()))
+
+
 def _kind_and_text(line: str, start: int, end: int, value: Any) -> tuple[int, str | None]:
     """What stands in a line from ``start`` to ``end``, which was read as ``value``."""
     kind = WORD if line.startswith("-I", start) else _KIND.get(line[start], NUMBER)

@@ -30,8 +30,9 @@ from headrace.stream.json_scan import (
     NotJson,
     Scanner,
     elements,
+    entries,
 )
-from headrace.stream.nested import as_list, as_struct
+from headrace.stream.nested import as_list, as_map, as_struct
 from headrace.types import TIMESTAMP, Type, decimal
 
 __all__ = ["EXPECTED", "convert", "decimal"]
@@ -65,6 +66,7 @@ EXPECTED = {
     "timestamp_ntz": 'write it as "2024-12-31 23:59:59.999999", without an offset',
     "array": "write a list of such values: [1, 2, null]",
     "struct": 'write an object: {"field": value, …}; fields that are left out are NULL, further ones are not read',
+    "map": 'write an object of such values: {"key": value, …}',
 }
 """What to write instead, by type."""
 
@@ -134,10 +136,12 @@ def _nested(column: Located, type: Type, zone: str) -> pa.Array:
     if not (column.kinds[present] == NESTED).all() or not all(text[0] == opening for text in texts):
         raise ValueError("a value of another kind")
     if type.name == "array":
-        lengths, located = elements(texts)
-        whole = np.zeros(len(column), np.int64)
-        whole[present] = lengths
-        return as_list(pa.array(whole, mask=~present), convert(located, type.element, zone), type.arrow)
+        counts, located = elements(texts)
+        return as_list(_lengths(counts, present), convert(located, type.element, zone), type.arrow)
+    if type.name == "map":
+        counts, keys, located = entries(texts)
+        values = convert(located, type.parts[1].type, zone)
+        return as_map(_lengths(counts, present), pa.array(keys, pa.string()), values, type.arrow)
     names = [part.name for part in type.parts]
     try:
         _, columns = Scanner(names, ascii_only=all(map(str.isascii, names))).locate("\n".join(texts).encode())
@@ -148,3 +152,10 @@ def _nested(column: Located, type: Type, zone: str) -> pa.Array:
         places = pa.array(np.cumsum(present) - 1, mask=~present)
         fields = [f.take(places) for f in fields]
     return as_struct(fields, pa.array(~present), type.arrow)
+
+
+def _lengths(counts: list[int], present: Any) -> pa.Array:
+    """The same for every row, NULL where nothing is."""
+    whole = np.zeros(len(present), np.int64)
+    whole[present] = counts
+    return pa.array(whole, mask=~present)

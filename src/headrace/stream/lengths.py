@@ -2,6 +2,7 @@
 
 Text may have ``n`` characters. Spaces at its end that are too much are cut off; text that
 is longer still is refused. CHAR fills shorter text up with spaces. A NULL stays one.
+Text in files that are only read is as long as it is there (:attr:`headrace.types.Type.as_read`).
 
 >>> from headrace.types import parse_type
 >>> fitted(pa.array(["ab  ", "abc", None]), parse_type("varchar(3)")).to_pylist()
@@ -49,7 +50,7 @@ def fitted(array: pa.Array, type: Type) -> pa.Array:
 def _text(array: pa.Array, limit: Limit) -> pa.Array:
     found = pc.utf8_length(array)
     bounds = pc.min_max(found).as_py()
-    if bounds["max"] is not None and bounds["max"] > limit.length:
+    if limit.checked and bounds["max"] is not None and bounds["max"] > limit.length:
         if pc.max(pc.utf8_length(pc.utf8_rtrim(array, " "))).as_py() > limit.length:
             raise TooLong
         array = pc.if_else(pc.greater(found, limit.length), pc.utf8_slice_codeunits(array, 0, limit.length), array)

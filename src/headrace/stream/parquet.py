@@ -122,6 +122,9 @@ def conversion(found: pa.DataType, int96: bool, wanted: Type) -> Conversion | No
 def _in_length(how: Conversion, limit: Limit) -> Conversion:
     """Text that may have so many characters; spaces at its end that are too much do not count."""
     text, most = how.sql, limit.length
+    if not limit.checked:
+        filled = f"CASE WHEN length({text}) < {most} THEN rpad({text}, {most}, ' ') ELSE {text} END"
+        return Conversion(filled, how.checked) if limit.fixed else how
     cut = (
         f"CASE WHEN {text} IS NULL OR length({text}) <= {most} THEN {text}"
         f" WHEN length(rtrim({text}, ' ')) <= {most} THEN left({text}, {most}) ELSE error('too long') END"
@@ -311,7 +314,7 @@ def first_bad_value(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...
     number, f, value = worst
     if value is None:
         return DataError("NULL_IN_NOT_NULL", f"{piece.path}, row {number}: column {f.name} is NOT NULL, but has a NULL")
-    if f.type.limit is not None:
+    if f.type.limit is not None and f.type.limit.checked:
         return too_long(f"{piece.path}, row {number}: ", f"column {f.name}: {value} is too long for {f.type.declared}")
     if f.type.holds_maps and _repeats_key(replace(piece, start=number - 1, end=number), schema, f):
         what = f"{piece.path}, row {number}: column {f.name}: a key is there twice in {value}"
@@ -370,7 +373,7 @@ def _first_bad(piece: ParquetPiece, schema: Schema, columns: tuple[str, ...]) ->
             if f.type.is_nested:
                 at = _first_failing(connection, piece, how.sql.replace("{}", column))
                 lost = f"{ROW_NUMBER} = {at}"
-            elif f.type.limit is not None:
+            elif f.type.limit is not None and f.type.limit.checked:
                 lost = f"length(rtrim({column}, ' ')) > {f.type.limit.length}"
             elif f.type.is_timestamp:
                 lost = f"epoch_ns({column}) % 1000 <> 0"

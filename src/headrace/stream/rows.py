@@ -452,10 +452,10 @@ def _column(array: pa.Array, f: Field, zone: str, before: int, *, loose: bool = 
         ) from None
     if (f.type.name == "string" or f.type.is_nested) and (bad := first_bad_text(result)) is not None:
         raise DataError(INVALID, f"row {before + bad + 1}, column {f.name}: the text is not UTF-8", hint=HINT)
-    if f.type.holds_maps:
-        _check_maps(result, f, before)
     if f.type.is_limited:
         result = _in_length(result, f, before)
+    if f.type.holds_maps:
+        _check_maps(result, f, before)  # in the end: keys that were told apart by spaces may be the same now
     if not f.nullable and result.null_count:
         bad = pc.index(pc.is_null(result), True).as_py()
         raise DataError("NULL_IN_NOT_NULL", f"row {before + bad + 1}, column {f.name}: NULL in a NOT NULL column")
