@@ -140,8 +140,8 @@ def group(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tup
     over = None
     names: dict[Expr, str] = dict(zip(own, (f.name for f in stream.columns), strict=True))
     if computed:
-        if len(members) < 2:
-            return ()  # its own text does as much in one go
+        if len(members) < 2 and not any(a.fn in MOMENTS for m in members for a in m.aggs):
+            return ()  # its own text does as much in one go (that of a variance reads the rows twice)
         free = "_" * max(len(f.name) for f in stream.columns)  # with a number behind it, longer than any of theirs
         made = [(Column.fresh(f"{free}{i}", e.type), e) for i, e in enumerate(computed)]
         over = native_plan(Project(_narrowed(scan, computed), tuple(made)), _source, zone=zone)
