@@ -25,6 +25,8 @@ from headrace.types import BIGINT, Type
 
 ROWS = 65_536
 """Batches of more rows are left to the native engine, which has threads."""
+VARIANCE_ROWS = 1_048_576
+"""The same where there are variances: the native engine's text would read the rows twice, and join them."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Grouped:
     over: str | None
     keys: tuple[tuple[str, Type], ...]
     members: tuple[Member, ...]
+
+    @property
+    def rows(self) -> int:
+        """Batches of so many rows are better done here."""
+        return VARIANCE_ROWS if any(a.fn in MOMENTS for m in self.members for a in m.aggs) else ROWS
 
 
 class Batch:
