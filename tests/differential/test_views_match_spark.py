@@ -119,3 +119,16 @@ def test_differential_filtered_reads(condition: str, spark: Any) -> None:
     view = "SELECT g, count(*) AS n, sum(x) AS t, min(d) AS low, max(f) AS high FROM s GROUP BY g"
     asked = replace(case(view), query=f"SELECT high, g, n, t, low FROM v WHERE {condition}")
     check(asked, spark, [("native", LATE)])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["BIGINT", "DOUBLE", "DECIMAL(12,1)"])
+def test_differential_variance_of_large_values(kind: str, spark: Any) -> None:
+    """Values that are large and alike, beside others that are neither."""
+    made = {"BIGINT": int, "DOUBLE": float, "DECIMAL(12,1)": Decimal}[kind]
+    alike = [(0, made(100000000 + i)) for i in (3, 4, 6, 7)]
+    rows = [row for pair in zip(alike, [(1, made(i)) for i in (1, -1, 5, 3)], strict=True) for row in pair]
+    asked = Case("SELECT k, var_pop(x) AS p, stddev(x) AS s FROM s GROUP BY k", {"s": (f"k INT, x {kind}", rows)})
+    every = Schedule(cuts=tuple(range(8)))
+    runs = [("native", AT_ONCE), ("native", every), ("native", Schedule(cuts=(3,))), ("spark", Schedule(cuts=(5,)))]
+    check(asked, spark, [*runs, ("tasks", Schedule(cuts=(2,)))])

@@ -19,6 +19,13 @@ GROUP BY g;
 SELECT k, stddev(x) a, variance(d) b, stddev_pop(f) c, var_pop(x) d FROM s WHERE f < 100 OR f IS NULL GROUP BY
 k;
 
+-- spread of large values
+SELECT g, var_pop(1000000 + x) a, variance(CAST(1000000 AS BIGINT) + k) b, stddev(100000 + d) FILTER (WHERE k < 4) c,
+var_pop(CASE WHEN k = 1 THEN 1000000 ELSE 0 END + x) d, stddev_pop(f) e FROM s GROUP BY g;
+
+-- spread of all
+SELECT var_pop(1000000 + x) a, var_samp(f) b, count(*) c FROM s;
+
 -- booleans
 SELECT g, bool_and(b) a, bool_or(b) o, every(x > 0) e FROM s GROUP BY g;
 

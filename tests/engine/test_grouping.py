@@ -30,6 +30,8 @@ VIEWS = [
     "SELECT i, sum(b), count(*) FROM s WHERE x > 0 GROUP BY i",
     "SELECT i, avg(d), max(x) FROM s WHERE o OR b + 1 > i GROUP BY i",
     "SELECT i % 3, count(*), sum(i) FROM s WHERE t <> 'x' GROUP BY i % 3",
+    "SELECT t, var_pop(i), stddev(x), sum(b) FROM s GROUP BY t",
+    "SELECT i, var_samp(d), stddev_pop(i) FROM s WHERE o GROUP BY i",
     "SELECT DISTINCT t FROM s",
     "SELECT t, count(*) FROM s WHERE false GROUP BY t",
     "SELECT t, count(*) FROM s WHERE true AND NULL GROUP BY t",
@@ -49,6 +51,7 @@ def states(batches: list[list[Any]], views: list[str], rows: int) -> list[Any]:
     """The stored state rows of the views, where batches of up to so many rows are grouped by loops."""
     with pytest.MonkeyPatch.context() as patch, headrace.connect(engine="native") as db:
         patch.setattr(grouping, "ROWS", rows)
+        patch.setattr(grouping, "VARIANCE_ROWS", rows)
         names = define(db, views)
         found: list[Any] = []
         for batch in batches:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.engine import fold
 from headrace.engine.fold import Array
+from headrace.plan.moments import MOMENTS
 from headrace.types import Type
 
 FIXED = {"tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"}
@@ -76,7 +77,7 @@ class Values(Column):
             given = booleans(array)
         else:
             given = plain(array, self._values.dtype)
-        return self._loop(self._values, self._known, numbers, given, present(array) if array.null_count else _ALL)
+        return self._loop(self._values, self._known, numbers, given, chosen(array))
 
     def arrays(self, start: int, end: int) -> list[pa.Array]:
         values = self._values[start:end]
@@ -91,35 +92,36 @@ class Values(Column):
 
 
 class Moments(Column):
-    """A mean and its sum of squared deviations, with the weight both have."""
+    """A mean, its sum of squared deviations and its rest, with the weight they have (``plan/moments.py``)."""
 
-    def __init__(self, mean: int, spread: int, count: int) -> None:
-        self.places = (mean, spread)
+    def __init__(self, mean: int, spread: int, rest: int, count: int) -> None:
+        self.places = (mean, spread, rest)
         self._count = count
-        self._weights, self._means, self._spreads = (np.zeros(0) for _ in range(3))
+        self._weights, self._means, self._spreads, self._rests = (np.zeros(0) for _ in range(4))
 
     def grow(self, rows: int) -> None:
         if rows > len(self._weights):
-            self._weights, self._means, self._spreads = (
-                grown(a, rows) for a in (self._weights, self._means, self._spreads)
+            self._weights, self._means, self._spreads, self._rests = (
+                grown(a, rows) for a in (self._weights, self._means, self._spreads, self._rests)
             )
 
     def fold(self, numbers: Array, partials: Sequence[pa.Array]) -> bool:
         counts = plain(partials[self._count], np.int64)
-        mean, spread = (plain(partials[p], np.float64) for p in self.places)
-        fold.move_means(self._weights, self._means, self._spreads, numbers, counts, mean, spread)
+        mean, spread, rest = (plain(partials[p], np.float64) for p in self.places)
+        kept = (self._weights, self._means, self._rests, self._spreads)
+        fold.move_means(*kept, numbers, counts, mean, rest, spread)
         return True
 
     def arrays(self, start: int, end: int) -> list[pa.Array]:
         valid = _validity(self._weights[start:end] > 0)
         return [
             pa.Array.from_buffers(pa.float64(), end - start, [valid, pa.py_buffer(values[start:end])])
-            for values in (self._means, self._spreads)
+            for values in (self._means, self._spreads, self._rests)
         ]
 
     @property
     def bytes(self) -> int:
-        return int(3 * self._weights.nbytes)
+        return int(4 * self._weights.nbytes)
 
 
 def lanes_of(type: Type) -> int:
@@ -161,7 +163,7 @@ def is_key(type: Type) -> bool:
 
 def is_partial(type: Type, fn: str) -> bool:
     """Whether a partial column of this type can be merged in place."""
-    kinds = ("count", "sum", "min", "max", "bool_and", "bool_or", "mean", "m2")
+    kinds = ("count", "sum", "min", "max", "bool_and", "bool_or", *MOMENTS)
     return fn in kinds and (type.name in FIXED or type.is_decimal or type.name == "boolean")
 
 
@@ -214,6 +216,11 @@ def present(array: pa.Array) -> Array:
     """Which values are not NULL."""
     valid: Array = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
+
+
+def chosen(array: pa.Array) -> Array:
+    """Which values are not NULL, as a loop is told."""
+    return present(array) if array.null_count else _ALL
 
 
 def _validity(known: Array) -> pa.Buffer | None:

@@ -194,23 +194,78 @@ def keep_wide(
 def move_means(
     weights: Array,
     means: Array,
+    rests: Array,
     spreads: Array,
     numbers: Array,
     counts: Array,
     given_means: Array,
+    given_rests: Array,
     given_spreads: Array,
 ) -> None:  # pragma: no cover
-    """Counts, means and squared deviations merged pairwise: no difference of large squares."""
+    """Counts, means and squared deviations merged pairwise: no difference of large squares.
+
+    A mean is two doubles, the second of which is what the first has no digits for.
+    """
     for row in range(numbers.shape[0]):
         if counts[row] > 0:
             group = numbers[row]
             before, more = weights[group], np.float64(counts[row])
             total = before + more
-            offset = given_means[row] - means[group]
             if before == 0:
                 means[group] = given_means[row]
+                rests[group] = given_rests[row]
                 spreads[group] = given_spreads[row]
             else:
-                means[group] += offset * (more / total)
-                spreads[group] += given_spreads[row] + offset * offset * (before * more / total)
+                offset = (given_means[row] - means[group]) + (given_rests[row] - rests[group])
+                shift = rests[group] + offset * (more / total)
+                mean = means[group] + shift
+                rests[group] = (means[group] - mean) + shift
+                means[group] = mean
+                spreads[group] += given_spreads[row] + offset * offset * (before * (more / total))
             weights[group] = total
+
+
+@njit(cache=True, nogil=True)
+def deviations(numbers: Array, given: Array, present: Array, groups: int) -> Array:  # pragma: no cover
+    """The count, mean, squared deviations and rest of each group, as ``plan/moments.py`` makes them."""
+    every = present.shape[0] == 0
+    counts, totals, squares = np.zeros(groups), np.zeros(groups), np.zeros(groups)
+    least, most, anchors = np.zeros(groups), np.zeros(groups), np.zeros(groups)
+    for row in range(numbers.shape[0]):
+        if every or present[row]:
+            group, value = numbers[row], np.float64(given[row])
+            if counts[group] == 0 or _less(value, least[group]):
+                least[group] = value
+            if counts[group] == 0 or _less(most[group], value):
+                most[group] = value
+            counts[group] += 1
+            totals[group] += value
+    for group in range(groups):
+        if counts[group] > 0:
+            mean = totals[group] / counts[group]
+            if _less(mean, least[group]):
+                mean = least[group]
+            elif _less(most[group], mean):
+                mean = most[group]
+            anchors[group] = mean
+            totals[group] = 0.0
+    for row in range(numbers.shape[0]):
+        if every or present[row]:
+            group = numbers[row]
+            offset = np.float64(given[row]) - anchors[group]
+            totals[group] += offset
+            squares[group] += offset * offset
+    found = np.zeros((4, groups))
+    for group in range(groups):
+        if counts[group] > 0:
+            total, square = totals[group], squares[group]
+            shift = total / counts[group]
+            mean = anchors[group] + shift
+            found[0, group] = counts[group]
+            found[1, group] = mean
+            if not np.isfinite(total):
+                found[2, group] = np.nan
+            else:
+                found[2, group] = square - total * shift if np.isfinite(square) else square
+            found[3, group] = (anchors[group] - mean) + shift
+    return found

@@ -18,12 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.engine import fold
-from headrace.engine.columns import Unfoldable, Values, lanes_of, one_chunk, plain, present, write_lanes
+from headrace.engine.columns import Unfoldable, Values, chosen, lanes_of, one_chunk, plain, present, write_lanes
 from headrace.engine.fold import Array
+from headrace.plan.moments import MOMENTS
 from headrace.types import BIGINT, Type
 
 ROWS = 65_536
 """Batches of more rows are left to the native engine, which has threads."""
+VARIANCE_ROWS = 1_048_576
+"""The same where there are variances: the native engine's text would read the rows twice, and join them."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class Grouped:
     keys: tuple[tuple[str, Type], ...]
     members: tuple[Member, ...]
 
+    @property
+    def rows(self) -> int:
+        """Batches of so many rows are better done here."""
+        return VARIANCE_ROWS if any(a.fn in MOMENTS for m in self.members for a in m.aggs) else ROWS
+
 
 class Batch:
     """Rows to be grouped, perhaps in several ways."""
@@ -62,6 +70,7 @@ class Batch:
         self._arrays: dict[str, pa.Array] = {}
         self._picked: dict[str, Array] = {}
         self._values: dict[tuple[str, str | None], pa.Array] = {}
+        self._moments: dict[str, Array] = {}
 
     def states(self, grouped: Grouped) -> dict[str, pa.Table]:
         """The state rows of a grouping's members. Raises :class:`Unfoldable`."""
@@ -73,6 +82,7 @@ class Batch:
         if member.passes is not None:
             numbers = numbers[self._passed(member.passes)]
         rows = np.bincount(numbers, minlength=groups)
+        self._moments.clear()
         columns = [*keys, *(self._aggregated(agg, member.passes, numbers, rows) for agg in member.aggs)]
         table = pa.Table.from_arrays(columns, schema=member.schema)
         return table if member.passes is None or rows.all() else table.filter(pa.array(rows > 0))
@@ -84,6 +94,8 @@ class Batch:
             all_count = given is None or not given.null_count
             return pa.array(rows if all_count else np.bincount(numbers[present(given)], minlength=len(rows)))
         assert given is not None
+        if agg.fn in MOMENTS:
+            return self._moment(agg, given, numbers, len(rows))
         # Sums of bigints are kept in 38 digits; those of one batch seldom need more than a bigint's.
         narrow = agg.fn == "sum" and agg.type.is_decimal and pa.types.is_integer(given.type)
         values = Values(0, BIGINT if narrow else agg.type, agg.fn, len(rows))
@@ -91,6 +103,15 @@ class Batch:
             raise Unfoldable
         found = values.arrays(0, len(rows))[0]
         return found.cast(agg.type.arrow) if narrow else found
+
+    def _moment(self, agg: Asked, given: pa.Array, numbers: Array, groups: int) -> pa.Array:
+        """A mean, its squared deviations or its rest: all three come of one loop."""
+        assert agg.column is not None
+        if agg.column not in self._moments:
+            values = plain(given, np.dtype(given.type.to_pandas_dtype()))
+            self._moments[agg.column] = fold.deviations(numbers, values, chosen(given), groups)
+        counts, *found = self._moments[agg.column]
+        return pa.array(found[("mean", "m2", "rest").index(agg.fn)], mask=counts == 0)
 
     def _numbered(self, keys: Sequence[tuple[str, Type]]) -> tuple[Array, Array]:
         """The number of each row's group, and a row of each group."""

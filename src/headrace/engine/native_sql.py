@@ -225,26 +225,6 @@ def _plain(name: str) -> Callable[[Agg, Printer], str]:
     return build
 
 
-def _mean(agg: Agg, printer: Printer) -> str:
-    (arg,) = agg.args
-    return f"avg({'DISTINCT ' if agg.distinct else ''}{printer(arg)}){_where(agg, printer)}"
-
-
-def _m2(agg: Agg, printer: Printer) -> str:
-    if agg.distinct:
-        raise NotNative("m2 of distinct values is not a primitive aggregate")
-    return squares(printer(agg.args[0]), "", _where(agg, printer))
-
-
-def squares(x: str, anchor: str, where: str) -> str:
-    """The squared deviations of ``x``. What is subtracted changes none of them, and keeps digits: DuckDB loses those
-    that all values share, where Spark does not."""
-    shifted = f"({x} - {anchor})" if anchor else x
-    # DuckDB finds no deviation in a lone NaN or infinity; Spark's update gives NaN.
-    odd = f"bool_or(NOT isfinite({x})){where}"
-    return f"CASE WHEN {odd} THEN 'nan'::DOUBLE ELSE var_pop({shifted}){where} * count({x}){where} END"
-
-
 _AGGREGATES: dict[str, Callable[[Agg, Printer], str]] = {
     "count": _count,
     "sum": _sum,
@@ -252,6 +232,4 @@ _AGGREGATES: dict[str, Callable[[Agg, Printer], str]] = {
     "max": _plain("max"),
     "bool_and": _plain("bool_and"),
     "bool_or": _plain("bool_or"),
-    "mean": _mean,
-    "m2": _m2,
 }

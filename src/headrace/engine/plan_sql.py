@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.engine.native_functions import can_raise
-from headrace.engine.native_sql import NotNative, native, native_agg, squares
+from headrace.engine.native_sql import NotNative, native, native_agg
 from headrace.engine.spark_sql import spark, spark_agg
-from headrace.plan.aggregates import WHOLE_M2, expand
-from headrace.plan.exprs import TRUE, Agg, Case, Column, Expr, Literal, conjuncts
+from headrace.plan.aggregates import expand
+from headrace.plan.exprs import TRUE, Agg, Column, Expr, conjuncts
 from headrace.plan.nodes import (
     Aggregate,
     Draw,
@@ -220,26 +220,6 @@ class _Native(_Text):
 
     def agg(self, agg: Agg) -> str:
         return native_agg(agg, self.column, zone=self.zone, narrow=self.narrow)
-
-    def aggregate(self, node: Aggregate) -> str:
-        if not any(a.fn == WHOLE_M2 for _, a in node.aggs):
-            return super().aggregate(node)
-        below = self.relation(node.child)
-        rows = f"m{len(self._ctes)}"
-        self._ctes.append(f"{rows} AS NOT MATERIALIZED (SELECT {self.passed(node.child)} FROM {below})")
-        texts = [(c, self.squares(a, rows) if a.fn == WHOLE_M2 else self.agg(a)) for c, a in node.aggs]
-        items = [(c, self.expr(e)) for c, e in node.keys] + texts
-        group = f" GROUP BY {', '.join(str(i + 1) for i in range(len(node.keys)))}" if node.keys else ""
-        return f"SELECT {self.outputs(items)} FROM {rows}{group}"
-
-    def squares(self, agg: Agg, rows: str) -> str:
-        """Squared deviations, counted from some value of the rows."""
-        if agg.distinct:
-            raise NotNative("squared deviations of distinct values are no primitive aggregate")
-        (arg,) = agg.args
-        kept = arg if agg.filter is None else Case(arg.type, ((agg.filter, arg),), Literal(arg.type, None))
-        x = self.expr(kept)
-        return squares(x, f"(SELECT {x} FROM {rows} WHERE isfinite({x}) LIMIT 1)", "")
 
     def quote(self, name: str) -> str:
         return quote_native(name or "?")  # DuckDB has no empty names; whoever takes the rows names them by position

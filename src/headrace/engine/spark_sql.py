@@ -70,10 +70,6 @@ def spark_agg(agg: Agg, column: Callable[[Column], str]) -> str:
             return f"count({distinct}{', '.join(args) or '*'}){where}"
         case "sum":
             return _sum(agg, distinct + _summand(agg, args[0]), where)
-        case "mean":
-            return f"avg({distinct}{args[0]}){where}"
-        case "m2" | "whole_m2":
-            return f"(var_pop({distinct}{args[0]}){where} * count({distinct}{args[0]}){where})"
         case _:
             return f"{agg.fn}({distinct}{', '.join(args)}){where}"
 

@@ -173,8 +173,8 @@ class Worker:
     ) -> dict[str, pa.Table]:
         """Every pipeline's state rows for a batch, or for the view of that name."""
         found: dict[str, pa.Table] = {}
-        if batch_rows is not None and 0 < batch_rows.num_rows <= grouping.ROWS:
-            found = self._grouped(cursor, work.grouped, batch_rows)
+        if batch_rows is not None and (rows := batch_rows.num_rows) > 0:
+            found = self._grouped(cursor, [g for g in work.grouped if rows <= g.rows], batch_rows)
         shared_left = [s for s in work.shared if any(p.state not in found for p in s.parts)]
         for over, group in groupby(shared_left, key=attrgetter("over")):
             if over is None or self._join(cursor, over, batch_rows):

@@ -13,7 +13,7 @@ tuples), so they can be stored, inspected, and merged in any order and grouping:
 | sum, avg             | exact sum (double for floats), count | sum              |
 | min, max             | itself                               | min, max         |
 | bool_and, bool_or    | itself                               | bool_and, bool_or |
-| stddev, variance     | count, mean, m2 (squared deviations) | pairwise update  |
+| stddev, variance     | count, mean, m2, rest                | ``plan/moments.py`` |
 
 Sums of bigints and decimals are kept in 38 digits, those of narrower integers in a
 bigint: an intermediate sum never overflows where the final one would not,
@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, all_of
+from headrace.plan.moments import MOMENTS, VARIANCES, deviation, from_sums, lower, moments, variance, with_anchors
 from headrace.plan.nodes import Aggregate, Join, Node, Project
 from headrace.types import BIGINT, BOOLEAN, DOUBLE, Type, decimal
 
-_VARIANCES = {"stddev_samp", "stddev_pop", "var_samp", "var_pop"}
-MERGEABLE = {"count", "sum", "avg", "min", "max", "bool_and", "bool_or", *_VARIANCES}
+MERGEABLE = {"count", "sum", "avg", "min", "max", "bool_and", "bool_or", *VARIANCES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,11 @@ def decompose(agg: Agg) -> Decomposition:
         return Decomposition((_sum(agg),), lambda c: _as(agg.type, c[0]))
     if agg.fn == "avg":
         return Decomposition((_sum(agg), _count(agg)), lambda c: _average(agg.type, c[0], c[1]))
-    if agg.fn in _VARIANCES:
-        arg = (_as(DOUBLE, agg.args[0]),)
-        parts = (
-            _count(agg),
-            replace(agg, type=DOUBLE, fn="mean", args=arg),
-            replace(agg, type=DOUBLE, fn="m2", args=arg),
-        )
-        return Decomposition(parts, lambda c: _variance(agg.fn, c[0], c[2]))
+    if agg.fn in VARIANCES:
+        return Decomposition((_count(agg), *moments(agg)), lambda c: variance(agg.fn, c[0], c[2]))
     if agg.fn in MERGEABLE:
         return Decomposition((agg,), lambda c: c[0])
     raise ValueError(f"{agg.fn} has no fixed-size state")
-
-
-WHOLE_M2 = "whole_m2"
-"""Squared deviations of rows that can be read twice, which makes them exact where all values are large and alike."""
 
 
 def expand(node: Aggregate) -> Node:
@@ -90,15 +80,13 @@ def expand(node: Aggregate) -> Node:
         return primitives.setdefault(agg, Column.fresh(agg.fn, agg.type))
 
     for out, agg in node.aggs:
-        if agg.template is not None or agg.fn not in MERGEABLE:
+        if agg.template is not None or agg.fn not in MERGEABLE or (agg.distinct and agg.fn in VARIANCES):
             finals.append((out, column(agg)))
         else:
             parts = decompose(agg)
-            # A partial that stays one is of rows that pass by once.
-            is_whole = agg.fn in _VARIANCES
-            whole = [replace(p, fn=WHOLE_M2) if is_whole and p.fn == "m2" else p for p in parts.partials]
-            finals.append((out, parts.final([column(p) for p in whole])))
-    return Project(Aggregate(node.child, node.keys, tuple((c, a) for a, c in primitives.items())), tuple(finals))
+            finals.append((out, parts.final([column(p) for p in parts.partials])))
+    grouped = Aggregate(node.child, node.keys, tuple((c, a) for a, c in primitives.items()))
+    return Project(lower(grouped), tuple(finals))
 
 
 def merge(rows: Node, keys: Sequence[Column], partials: Sequence[tuple[Column, Agg]]) -> Node:
@@ -107,11 +95,11 @@ def merge(rows: Node, keys: Sequence[Column], partials: Sequence[tuple[Column, A
     The result's columns have the names and types of the rows', under fresh ids:
     merging is closed, so merged rows can be appended to and merged again.
     """
-    plain = [(c, a) for c, a in partials if a.fn not in ("mean", "m2")]
-    moments = moments_of(partials)
-    if moments:
-        rows = _with_group_means(rows, keys, moments)
-    columns = {c.name: c for c in rows.output}
+    plain = [(c, a) for c, a in partials if a.fn not in MOMENTS]
+    found = moments_of(partials)
+    anchors: tuple[Column, ...] = ()
+    if found:
+        rows, anchors = with_anchors(rows, keys, [(m.mean, m.count) for m in found])
     aggs: list[tuple[Column, Agg]] = []
     outputs: list[tuple[Column, Expr]] = []
     out_keys = tuple((Column.fresh(k.name, k.type), k) for k in keys)
@@ -127,14 +115,16 @@ def merge(rows: Node, keys: Sequence[Column], partials: Sequence[tuple[Column, A
         fn = "sum" if agg.fn in ("count", "sum") else agg.fn
         wide = _wide(column.type) if fn == "sum" else column.type
         merged[column.name] = _as(column.type, add(wide, fn, column))
-    for count, mean, m2 in moments:
-        # M2 = Σ m2ᵢ + nᵢ·(meanᵢ − mean)²: the pairwise update, no difference of large squares.
-        n = _as(DOUBLE, count)
-        centre = columns[_centre(mean)]
-        offset = Call(DOUBLE, "-", (mean, centre))
-        spread = Call(DOUBLE, "*", (n, Call(DOUBLE, "*", (offset, offset))))
-        merged[mean.name] = add(DOUBLE, "max", centre)
-        merged[m2.name] = add(DOUBLE, "sum", Call(DOUBLE, "+", (m2, spread)))
+    for m, anchor in zip(found, anchors, strict=True):
+        n, offset = _as(DOUBLE, m.count), deviation(m.mean, m.rest, anchor)
+        moved = Call(DOUBLE, "*", (n, offset))
+        sums = (
+            add(DOUBLE, "max", anchor),
+            add(DOUBLE, "sum", n),
+            add(DOUBLE, "sum", moved),
+            add(DOUBLE, "sum", Call(DOUBLE, "+", (m.m2, Call(DOUBLE, "*", (moved, offset))))),
+        )
+        merged[m.mean.name], merged[m.m2.name], merged[m.rest.name] = from_sums(sums)
     grouped = Aggregate(rows, out_keys, tuple(aggs))
     outputs += [(Column.fresh(c.name, c.type), merged[c.name]) for c, _ in partials]
     return Project(grouped, tuple(outputs))
@@ -146,43 +136,30 @@ def join_on_keys(left: Node, right: Node, pairs: Sequence[tuple[Column, Column]]
     return Join("left" if kind == "left" else "inner", left, right, condition)
 
 
-def moments_of(partials: Sequence[tuple[Column, Agg]]) -> list[tuple[Column, Column, Column]]:
-    """The (count, mean, m2) column triples among the partials."""
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """The partial columns of one variance."""
+
+    count: Column
+    mean: Column
+    m2: Column
+    rest: Column
+
+
+def moments_of(partials: Sequence[tuple[Column, Agg]]) -> list[Moments]:
+    """The columns of each variance among the partials."""
     by_agg = {a: c for c, a in partials}
     found = []
     for column, agg in partials:
         if agg.fn == "mean":
             count = next(c for c, a in partials if a.fn == "count" and a.filter == agg.filter and _same(a, agg))
-            found.append((count, column, by_agg[replace(agg, fn="m2")]))
+            found.append(Moments(count, column, by_agg[replace(agg, fn="m2")], by_agg[replace(agg, fn="rest")]))
     return found
 
 
 def _same(count: Agg, mean: Agg) -> bool:
     argument = mean.args[0]
     return count.args in (mean.args, (argument.arg,) if isinstance(argument, Cast) else mean.args)
-
-
-def _with_group_means(rows: Node, keys: Sequence[Column], moments: Sequence[tuple[Column, Column, Column]]) -> Node:
-    """The rows with each group's overall mean beside every row's own."""
-    totals: list[tuple[Column, Agg]] = []
-    centres: list[tuple[str, Column, Column]] = []
-    for count, mean, _ in moments:
-        weighted = Call(DOUBLE, "*", (_as(DOUBLE, count), mean))
-        total, n = Column.fresh("total", DOUBLE), Column.fresh("n", decimal(38, 0))
-        totals += [(total, Agg(DOUBLE, "sum", (weighted,))), (n, Agg(decimal(38, 0), "sum", (count,)))]
-        centres.append((_centre(mean), total, n))
-    grouped = Aggregate(rows, tuple((Column.fresh(k.name, k.type), k) for k in keys), tuple(totals))
-    key_outputs = [(Column.fresh(k.name, k.type), k) for k, _ in grouped.keys]
-    means = Project(
-        grouped,
-        (*key_outputs, *((Column.fresh(name, DOUBLE), _ratio(total, n)) for name, total, n in centres)),
-    )
-    pairs = [(k, mine) for k, (mine, _) in zip(keys, key_outputs, strict=True)]
-    return join_on_keys(rows, means, pairs, "inner")
-
-
-def _centre(mean: Column) -> str:
-    return f"centre {mean.name}"
 
 
 def _wide(type: Type) -> Type:
@@ -216,11 +193,3 @@ def _ratio(total: Expr, n: Expr) -> Expr:
 
 def _average(type: Type, total: Expr, count: Expr) -> Expr:
     return Call(type, "avg_of_sum", (total, count)) if type.is_decimal else _ratio(total, count)
-
-
-def _variance(fn: str, count: Expr, m2: Expr) -> Expr:
-    least = 1 if fn.endswith("samp") else 0
-    degrees = Call(BIGINT, "-", (count, Literal(BIGINT, least)))
-    value = Call(DOUBLE, "/", (m2, Cast(DOUBLE, degrees)))
-    result: Expr = Call(DOUBLE, "sqrt", (value,)) if fn.startswith("stddev") else value
-    return Case(DOUBLE, ((Call(BOOLEAN, ">", (count, Literal(BIGINT, least))), result),), Literal(DOUBLE, None))

@@ -108,12 +108,16 @@ class Splitter:
         partials = family.partials
         for agg in family.aggs:
             for p in decompose(agg).partials if is_mergeable(agg) else ():
-                partials.setdefault(p, Column(p.type, fresh_id(), f"a{len(partials)}"))
+                if p.fn != "rest":
+                    partials.setdefault(p, Column(p.type, fresh_id(), f"a{len(partials)}"))
         if (not family.keys and not partials) or self._retain is not None:
             # A global aggregate must say that rows came even when no partial column does; rows that come too
             # late for a group are told by their number.
             counted = Agg(BIGINT, "count", ())
             partials.setdefault(counted, Column(BIGINT, fresh_id(), f"a{len(partials)}"))
+        # Last, so that the others have the names they had in states of before there were such columns.
+        for rest in [replace(p, fn="rest") for p in partials if p.fn == "mean"]:
+            partials[rest] = Column(rest.type, fresh_id(), f"a{len(partials)}")
         family.groups = state = self._state(family, "groups", family.keys, partials)
         for piece in family.pieces or ():
             self.streams.append(StreamPipeline(piece.stream, state.name, piece.grouped(family.keys, partials, state)))

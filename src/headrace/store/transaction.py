@@ -176,9 +176,15 @@ class Transaction(Reading):
             self.changed.add(key_of(relation))
 
     def reshape(self, relation: str, schema: pa.Schema) -> None:
-        """Keep the relation's rows in other types, of the same columns; a value that does not fit is an error."""
+        """Keep the relation's rows in other types, of the same columns; a value that does not fit is an error.
+
+        Numbers that are new, at the end, are zero in all of them.
+        """
         key = self._known(relation)
-        rows = self.scan(key).cast(schema)
+        rows = self.scan(key)
+        for field in list(schema)[rows.num_columns :]:
+            rows = rows.append_column(field, pa.repeat(pa.scalar(0, field.type), rows.num_rows))
+        rows = rows.cast(schema)
         self.schemas[key] = schema
         with writing(self._segments.parent):
             self.cursor.execute(

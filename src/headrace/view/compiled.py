@@ -214,13 +214,17 @@ def reopen(
 
 
 def bring_up_to_date(tx: Transaction, views: Iterable[ContinuousView]) -> None:
-    """Keep the states an earlier Headrace left in the types this one gives them."""
+    """Keep the states an earlier Headrace left in the types this one gives them.
+
+    Earlier ones kept no ``rest`` of a mean, whose columns come last.
+    """
     stale: dict[str, pa.Schema] = {}
     for view in views:
         for state in view.plan.states:
             relation, wanted = view.relation(state), arrow_schema(state.schema)
             stored = tx.schemas.get(relation.lower())
-            if stored is None or stored.names != wanted.names:
+            since = {c.name for c, a in state.partials if a.fn == "rest"}
+            if stored is None or stored.names not in (wanted.names, [n for n in wanted.names if n not in since]):
                 raise StoreError(
                     "STATE_OUTDATED",
                     f"the state of view {view.name} has other columns than this Headrace keeps for it",

@@ -35,6 +35,7 @@ from headrace.engine.columns import (
 )
 from headrace.engine.fold import Array
 from headrace.plan.aggregates import moments_of
+from headrace.plan.moments import MOMENTS
 from headrace.plan.pipelines import State
 from headrace.types import Type, arrow_schema
 
@@ -184,10 +185,10 @@ class _Keys:
 def _columns_of(state: State) -> list[Column]:
     place = {c.name: i for i, (c, _) in enumerate(state.partials)}
     columns: list[Column] = [
-        Moments(place[mean.name], place[spread.name], place[count.name])
-        for count, mean, spread in moments_of(state.partials)
+        Moments(place[m.mean.name], place[m.m2.name], place[m.rest.name], place[m.count.name])
+        for m in moments_of(state.partials)
     ]
     for i, (column, agg) in enumerate(state.partials):
-        if agg.fn not in ("mean", "m2"):
+        if agg.fn not in MOMENTS:
             columns.append(Values(i, column.type, agg.fn))
     return columns

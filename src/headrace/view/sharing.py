@@ -31,7 +31,21 @@ from headrace.engine.grouping import Asked, Grouped, Member
 from headrace.engine.native_functions import can_raise
 from headrace.engine.plan_sql import native_plan, quote_native
 from headrace.engine.work import BATCH, JOINED, MASK, Part, Pipeline, Shared, Static
-from headrace.plan.exprs import TRUE, Agg, Call, Case, Column, Expr, Literal, all_of, columns, conjuncts, substitute
+from headrace.plan.exprs import (
+    TRUE,
+    Agg,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Expr,
+    Literal,
+    all_of,
+    columns,
+    conjuncts,
+    substitute,
+)
+from headrace.plan.moments import MOMENTS
 from headrace.plan.nodes import Aggregate, Filter, Join, JoinKind, Node, Project, Scan
 from headrace.types import BIGINT, BOOLEAN
 from headrace.view.compiled import InsertPipeline
@@ -121,20 +135,20 @@ def group(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tup
             by_keys.setdefault(grouping.keys, []).append(grouping)
     members = [m for several in by_keys.values() for m in several]
     passed = {m.native.state: all_of(list(m.filters)) for m in members}
-    read = [e for m in members for e in (*m.keys, passed[m.native.state], *(a for agg in m.aggs for a in agg.args))]
+    read = [e for m in members for e in (*m.keys, passed[m.native.state], *(a for agg in m.aggs for a in _given(agg)))]
     computed = [e for e in dict.fromkeys(read) if not isinstance(e, Literal | Column)]
     over = None
     names: dict[Expr, str] = dict(zip(own, (f.name for f in stream.columns), strict=True))
     if computed:
-        if len(members) < 2:
-            return ()  # its own text does as much in one go
+        if len(members) < 2 and not any(a.fn in MOMENTS for m in members for a in m.aggs):
+            return ()  # its own text does as much in one go (that of a variance reads the rows twice)
         free = "_" * max(len(f.name) for f in stream.columns)  # with a number behind it, longer than any of theirs
         made = [(Column.fresh(f"{free}{i}", e.type), e) for i, e in enumerate(computed)]
         over = native_plan(Project(_narrowed(scan, computed), tuple(made)), _source, zone=zone)
         names.update((e, c.name) for c, e in made)
 
     def member(m: _Grouping) -> Member:
-        aggs = tuple(Asked(a.fn, names.get(a.args[0]) if a.args else None, a.type) for a in m.aggs)
+        aggs = tuple(Asked(a.fn, names.get(_given(a)[0]) if a.args else None, a.type) for a in m.aggs)
         return Member(m.native.state, names.get(passed[m.native.state]), aggs, m.native.schema)
 
     return tuple(
@@ -159,11 +173,24 @@ def _is_plain_agg(agg: Agg) -> bool:
         return True
     if len(agg.args) != 1 or isinstance(agg.args[0], Literal):
         return False
-    given = agg.args[0].type
+    given = _given(agg)[0].type
+    if agg.fn in MOMENTS:
+        return given.is_integer or given.is_float
     if agg.fn == "sum":
         return given.is_integer or given.is_float or (given.is_decimal and given.scale == agg.type.scale)
     least = agg.fn in ("min", "max", "bool_and", "bool_or") and given == agg.type and is_partial(given, agg.fn)
     return agg.fn == "count" or least
+
+
+def _given(agg: Agg) -> tuple[Expr, ...]:
+    """What a loop reads for an aggregate: moments are of doubles, which it makes of plain numbers itself."""
+    if (
+        agg.fn in MOMENTS
+        and isinstance(cast := agg.args[0], Cast)
+        and (cast.arg.type.is_integer or cast.arg.type.is_float)
+    ):
+        return (cast.arg,)
+    return agg.args
 
 
 def share(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tuple[Shared, ...]:
