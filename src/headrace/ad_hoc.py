@@ -8,12 +8,14 @@ finished when all windows have ended.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,12 +23,12 @@ import pyarrow as pa
 from headrace.catalog import Catalog, Stream, View
 from headrace.engine.ring_tasks import RingShare, run_scan
 from headrace.engine.session import driver_host
-from headrace.engine.work import PARTIALS, Static
+from headrace.engine.work import PARTIALS, Pile, Static
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
 from headrace.interrupts import asked, check, interruptible, stoppable
 from headrace.native import conform
 from headrace.plan.nodes import Node, Scan, walk_plan
-from headrace.plan.pipelines import SplitPlan
+from headrace.plan.pipelines import SplitPlan, State
 from headrace.plan.window import rows_wanted, streams_out
 from headrace.runtime import Runtime
 from headrace.stream.intake import Intake, Rows, needed_columns
@@ -43,7 +45,7 @@ _FULL_BATCH, _LINGER = 1 << 20, 1.0
 """Rows that are worked on at once without waiting for more, and the seconds to wait for so many where nobody waits for
 rows before the window ends: each run builds its joins anew."""
 _MERGE_ROWS = 1 << 20
-"""State rows that are merged before more are added; or as many as the last merge left, if that is more."""
+"""State rows that are merged before more are added."""
 
 
 class LostRows(UserWarning):
@@ -151,7 +153,8 @@ class AdHocQuery:
         self._finish = finish
         self._name = f"query {number}"
         self._changed = threading.Condition()
-        self._states: dict[str, list[pa.Table]] = {s.name: [] for s in plan.states}
+        self._piles: dict[str, Pile] = {}
+        """State rows by state, as they came."""
         self._feeds: list[_Feed] = []
         self._scans: list[RingScan] = []
         self._statics: dict[str, Static] = {}
@@ -261,7 +264,8 @@ class AdHocQuery:
         """Have Spark tasks pick and work until the window ends."""
         try:
             runtime, scan = self._runtime, feed.scan
-            work = Intake(runtime).work_of(feed.stream, feed.pipelines, feed.stream.columns)
+            intake = Intake(runtime)
+            work = intake.work_of(feed.stream, intake.fragments(feed.stream, feed.pipelines), feed.stream.columns)
             host = driver_host(runtime.spark)
             server = runtime.rings.flights.on(host)
             share = RingShare(
@@ -312,7 +316,7 @@ class AdHocQuery:
                 return
             if not worked:
                 time.sleep(0.001)  # one window is over, another is not
-            if self._wanted is not None and sum(t.num_rows for t in self._states[self._wanted[0]]) >= self._wanted[1]:
+            if self._wanted is not None and self._has(*self._wanted):
                 self.finish()
                 return
 
@@ -320,12 +324,18 @@ class AdHocQuery:
         state = next(s for s in self._plan.states if view.relation(s) == relation)
         if self._streams_out:
             return self._give_out(tables)
-        held = self._states[state.name]
-        held += tables
-        merged = held[0].num_rows if held else 0
-        if state.kind != "rows" and sum(t.num_rows for t in held[1:]) > max(_MERGE_ROWS, merged):
-            self._states[state.name] = [self._merge(view, state.name, held)]
+        for table in tables:
+            self._pile(view, state).add(table)
         return None
+
+    def _pile(self, view: ContinuousView, state: State) -> Pile:
+        if state.name not in self._piles:
+            limit = math.inf if state.kind == "rows" else _MERGE_ROWS
+            self._piles[state.name] = Pile(partial(self._merge, view, state), limit)
+        return self._piles[state.name]
+
+    def _has(self, state: str, rows: int) -> bool:
+        return state in self._piles and self._piles[state].rows >= rows
 
     def _give_out(self, tables: Sequence[pa.Table]) -> None:
         """Hand rows of the answer to whoever takes them, waiting while there are too many."""
@@ -336,8 +346,7 @@ class AdHocQuery:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._out_bytes < _BACKLOG or self._stopped)
 
-    def _merge(self, view: ContinuousView, name: str, tables: Sequence[pa.Table]) -> pa.Table:
-        state = self._plan.state(name)
+    def _merge(self, view: ContinuousView, state: State, tables: Sequence[pa.Table]) -> pa.Table:
         schema = arrow_schema(state.schema)
         rows = pa.concat_tables([schema.empty_table(), *tables])
         if state.kind == "rows":
@@ -345,7 +354,7 @@ class AdHocQuery:
         return conform(self._runtime.worker.query(view.merge_sql(state, PARTIALS), **{PARTIALS: rows}), schema)
 
     def _merged(self, view: ContinuousView) -> dict[tuple[str, str], pa.Table]:
-        return {("state", name): self._merge(view, name, tables) for name, tables in self._states.items()}
+        return {("state", s.name): self._merge(view, s, self._pile(view, s).tables) for s in self._plan.states}
 
     def _compiled(self) -> ContinuousView:
         """The query as a view of its own, its static build sides read now."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.catalog import Stream
 from headrace.database import Database
+from headrace.engine.pipelines import Pipelines
 from headrace.engine.work import Work
 from headrace.errors import HeadraceError
 from headrace.types import arrow_schema
@@ -93,8 +94,8 @@ def test_folding_is_the_stores_merge(defined: Database, batches: list[list[Any]]
         by_state: dict[str, list[pa.Table]] = {p.state: [p.schema.empty_table()] for p in native}
         for batch in batches:
             table = pa.Table.from_pylist([dict(zip(VALUES, row, strict=True)) for row in batch], schema)
-            work = Work(tuple(native), (), (), (), None, "UTC")
-            for state, partials in worker.partials(work, table).items():
+            work = Work((Pipelines(tuple(native)),), (), (), None, "UTC")
+            for state, partials in worker.reduce(work, [table])[1].items():
                 by_state[state].append(partials)
         for state in view.plan.states:
             assert can_reside(state)

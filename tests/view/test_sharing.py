@@ -14,7 +14,7 @@ import headrace
 from headrace.catalog import Stream
 from headrace.database import Database
 from headrace.engine import grouping
-from headrace.engine.worker import Worker
+from headrace.engine.pipelines import PipelinesRun
 from headrace.errors import HeadraceError, InternalError
 from headrace.view.sharing import share
 from profiles import examples
@@ -106,13 +106,13 @@ def test_shared_answers_are_each_views_own(loops: bool, batches: list[list[Any]]
 
 def test_a_row_another_view_filters_out_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     alone: list[str] = []
-    run = Worker._run
+    run = PipelinesRun._run
 
-    def watched(self: Worker, cursor: Any, pipeline: Any, batch_rows: Any = None) -> Any:
+    def watched(self: PipelinesRun, cursor: Any, pipeline: Any, batch_rows: Any = None) -> Any:
         alone.append(pipeline.state)
         return run(self, cursor, pipeline, batch_rows)
 
-    monkeypatch.setattr(Worker, "_run", watched)
+    monkeypatch.setattr(PipelinesRun, "_run", watched)
     with headrace.connect() as db:
         define(db, "a", "g")
         db.insert("s", [(1, 0, "x"), (1, 5, "x")])
@@ -214,18 +214,18 @@ def test_oracle_random_joins_and_filters(views: list[str], batches: list[list[An
 
 def test_shared_joins_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    run, run_shared = Worker._run, Worker._run_shared
+    run, run_shared = PipelinesRun._run, PipelinesRun._run_shared
 
-    def watched(self: Worker, cursor: Any, pipeline: Any, batch_rows: Any = None) -> Any:
+    def watched(self: PipelinesRun, cursor: Any, pipeline: Any, batch_rows: Any = None) -> Any:
         ran.append(pipeline.state)
         return run(self, cursor, pipeline, batch_rows)
 
-    def watched_shared(self: Worker, cursor: Any, shared: Any, batch_rows: Any = None) -> Any:
+    def watched_shared(self: PipelinesRun, cursor: Any, shared: Any, batch_rows: Any = None) -> Any:
         ran.append(f"shared by {len(shared.parts)}")
         return run_shared(self, cursor, shared, batch_rows)
 
-    monkeypatch.setattr(Worker, "_run", watched)
-    monkeypatch.setattr(Worker, "_run_shared", watched_shared)
+    monkeypatch.setattr(PipelinesRun, "_run", watched)
+    monkeypatch.setattr(PipelinesRun, "_run_shared", watched_shared)
     with headrace.connect() as db:
         define_joins(db, "a", "b", "c", "d")
         rows = [(1, 0, "x"), (1, 5, "x"), (2, 2, "y"), (9, 0, "y")]
@@ -243,14 +243,14 @@ def test_shared_joins_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows_are_joined_once_for_groupings_by_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    real = {name: getattr(Worker, name) for name in ("_run", "_run_shared", "_join")}
+    real = {name: getattr(PipelinesRun, name) for name in ("_run", "_run_shared", "_join")}
     for name in real:
 
-        def watched(self: Worker, *args: Any, name: str = name) -> Any:
+        def watched(self: PipelinesRun, *args: Any, name: str = name) -> Any:
             ran.append(name)
             return real[name](self, *args)
 
-        monkeypatch.setattr(Worker, name, watched)
+        monkeypatch.setattr(PipelinesRun, name, watched)
     with headrace.connect() as db:
         names = ("a", "d", "s_", "t_")
         define_joins(db, *names)

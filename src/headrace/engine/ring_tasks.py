@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.engine.failures import from_spark, restored
-from headrace.engine.tasks import Found, attempt, from_bytes, guarded, run_each, task_worker, to_bytes
-from headrace.engine.work import PipelineCannot, Work
-from headrace.engine.worker import CHUNK_ROWS, with_nulls
+from headrace.engine.tasks import Found, attempt, from_bytes, guarded, reduced, run_each, to_bytes
+from headrace.engine.work import Work
+from headrace.engine.worker import Worker
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.stream.ring import Ring, Scan
 from headrace.stream.ring.flight import plain_schema, remote_batches
@@ -111,22 +111,12 @@ def run_scan(
 
 
 def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, str, bytes]]:
-    worker = task_worker()
-    worker.keep_only(work.statics)
-    worker.load(work.statics)
-    found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
-    by_state = {p.state: p for p in work.pipelines}
-    for batch in share.batches(index, attempt()):
-        rows = pa.Table.from_batches([batch])
-        try:
-            partials = worker.partials(work, with_nulls(rows, work.missing))
-        except PipelineCannot:
-            yield "left", "", to_bytes(rows.cast(plain_schema(rows.schema)))
-            continue
-        for state, table in partials.items():
-            found[state].append(table)
-            if sum(t.num_rows for t in found[state]) > 4 * CHUNK_ROWS:
-                found[state] = [worker.merge(by_state[state], found[state])]
-    for state, tables in found.items():
-        if tables:
-            yield "state", state, to_bytes(worker.merge(by_state[state], tables))
+    left: list[pa.Table] = []
+
+    def parts(_: Worker, __: Work) -> Iterator[pa.Table]:
+        for batch in share.batches(index, attempt()):
+            yield pa.Table.from_batches([batch])
+
+    yield from reduced(work, parts, index, left)
+    for rows in left:
+        yield "left", "", to_bytes(rows.cast(plain_schema(rows.schema)))

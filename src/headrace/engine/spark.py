@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.engine.failures import Carried, from_spark
 from headrace.engine.plan_sql import spark_plan
-from headrace.engine.worker import chunked
+from headrace.engine.work import chunked
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.native import conform
 from headrace.plan.nodes import Node, Scan, walk_plan

@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from headrace.engine.failures import from_spark, packed, restored
 from headrace.engine.session import spark_context
-from headrace.engine.work import PipelineCannot, Slice, Work
-from headrace.engine.worker import Worker, chunked
+from headrace.engine.work import PipelineCannot, Slice, Work, chunked
+from headrace.engine.worker import Worker
 from headrace.errors import HeadraceError
 from headrace.private import make_folder
 from headrace.stream.csv import QuotedNewline
@@ -87,7 +87,9 @@ def run_slices(
 
     def task(indexes: Iterable[int]) -> Iterator[Found]:
         for index in indexes:
-            yield from guarded(index, partial(_reduce, work, slices[index], watch.reporter(index), index))
+            report = watch.reporter(index)
+            parts = partial(Worker.parts, slice_=slices[index], progress=report)
+            yield from guarded(index, partial(reduced, work, parts, index))
 
     with watch:
         return _gather(partial(run_each, spark, len(slices), task), again)
@@ -114,54 +116,30 @@ def run_frame(
     """The same over a DataFrame: its rows live in the JVM, so they do cross."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        def run() -> Iterator[tuple[str, str, bytes]]:
-            worker = task_worker()
-            worker.keep_only(work.statics)
-            worker.load(work.statics)
-            own = _attempted(work)
-            if own is not work:
-                yield "again", "", b""
-            found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
-            feeders = work.feeders(_task_number()) if work.feeds else []
-            total = 0
-            cannot: PipelineCannot | None = None
+        def parts(_: Worker, __: Work) -> Iterator[pa.Table]:
             for chunk in chunked(batches):
                 refuse_bad_text(chunk)
-                total += chunk.num_rows
-                worker.deliver(own, chunk)
-                if cannot is not None:
-                    continue  # rows in a ring cannot be taken back: all are delivered, and the pipelines run again
-                try:
-                    worker.feed(feeders, chunk)
-                    for state, rows in worker.partials(work, chunk).items():
-                        found[state].append(rows)
-                except PipelineCannot as failure:
-                    if own.ring is None:
-                        raise
-                    cannot = failure
-            if cannot is not None:
-                raise cannot
-            yield "rows", "", str(total).encode()
-            for pipeline in work.pipelines:
-                if found[pipeline.state]:
-                    yield "state", pipeline.state, to_bytes(worker.merge(pipeline, found[pipeline.state]))
-            for state, rows in worker.drawn(feeders).items():
-                yield "state", state, to_bytes(rows)
+                yield chunk
 
-        yield from _to_arrow(guarded(0, run))
+        yield from _to_arrow(guarded(0, partial(reduced, work, parts, _task_number())))
 
     return _gather(lambda: _collect(frame.mapInArrow(task, _schema())), again)
 
 
-def _reduce(
-    work: Work, piece_of: Slice, report: Callable[[int], None], number: int
+Parts = Callable[[Worker, Work], Iterator[Any]]
+"""The rows of a task, for :meth:`Worker.reduce`."""
+
+
+def reduced(
+    work: Work, parts: Parts, number: int, left: list[pa.Table] | None = None
 ) -> Iterator[tuple[str, str, bytes]]:
+    """What a task does with its rows, wherever they come from. Only its first attempt delivers them."""
     worker = task_worker()
     worker.keep_only(work.statics)
-    own = _attempted(work)
-    if own is not work:
+    if work.ring is not None and attempt():
         yield "again", "", b""
-    rows, states = worker.reduce(own, piece_of, report, number)
+        work = replace(work, ring=None)
+    rows, states = worker.reduce(work, parts(worker, work), number, left)
     yield "rows", "", str(rows).encode()
     for state, table in states.items():
         yield "state", state, to_bytes(table)
@@ -181,11 +159,6 @@ def attempt() -> int:
 
     context = TaskContext.get()
     return context.attemptNumber() if context is not None else 0
-
-
-def _attempted(work: Work) -> Work:
-    """What this attempt at a task is to do: only the first one delivers rows."""
-    return replace(work, ring=None) if work.ring is not None and attempt() else work
 
 
 def guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[Found]:

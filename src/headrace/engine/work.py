@@ -1,30 +1,40 @@
-"""What a worker is told: plain values that a Spark task can be sent, and the names its texts read rows by."""
+"""What a worker is told: plain values that a Spark task can be sent.
+
+A *fragment* is the part of a plan that runs in one place without a break. It says which columns of the input it reads
+and which build sides it probes, and :meth:`Fragment.begin` begins a *run* of it over one part of the input: rows in,
+state rows out. A worker runs any fragments over any input (``engine/worker.py:Worker.reduce``); it knows none by name.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import duckdb
 import pyarrow as pa
 
-from headrace.engine.grouping import Grouped
-from headrace.sample.feeding import Feed, Feeder
 from headrace.stream import files
 from headrace.stream.arrow_file import ArrowSlice
 from headrace.stream.csv import CsvOptions
+from headrace.stream.parquet import ParquetPiece
 from headrace.stream.ring.delivery import Address
 from headrace.types import Schema
+
+if TYPE_CHECKING:
+    from headrace.engine.worker import Worker
 
 Slice = files.Slice | ArrowSlice
 
 BATCH = "batch_rows"
-"""The name pipelines read their stream's rows by."""
+"""The name fragments read their stream's rows by."""
 PARTIALS = "__partials"
 """The name a merge reads partial rows by."""
-JOINED = "joined_rows"
-"""The name groupings read a batch's rows by that were joined for all of them."""
-MASK = "__mask"
-"""The column of a shared grouping that says which filters a row passed, a bit each."""
+CHUNK_ROWS = 262_144
+"""Rows handed to DuckDB at once: enough to hide the cost of a query, few enough to bound memory."""
 _GROUPED = {b"headrace": b"one row a key"}
 
 
@@ -47,76 +57,149 @@ def is_grouped(rows: pa.Table) -> bool:
 
 @dataclass(frozen=True)
 class Static:
-    """A build side: the relation name pipelines probe it by, and the file that holds it."""
+    """A build side: the relation name fragments probe it by, and the file that holds it."""
 
     name: str
     path: Path
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """What an insert computes for one state relation, as native SQL."""
+class Fragment(ABC):
+    """Work for one state or several, over the rows of one stream. A value: a task can be sent it."""
 
-    state: str
-    sql: str
-    narrow: str | None
-    """The same in 64-bit decimals where that may do: it gives the same rows or an error."""
-    merge: str
-    """SQL that merges rows of ``__partials`` into one a key."""
-    schema: pa.Schema
-
-
-@dataclass(frozen=True)
-class Part:
-    """One state's share of a shared grouping: its columns, of the rows whose mask has its bit (0: all rows)."""
-
-    state: str
     columns: tuple[str, ...]
-    bit: int
-    schema: pa.Schema
+    """The columns of the input it reads."""
+    statics: tuple[Static, ...] = ()
+    """The build sides it probes."""
+    has_threads: bool = False
+    """Whether it reads a file with threads of its own, so that cutting it up in this process gains nothing."""
+
+    @abstractmethod
+    def begin(self, worker: Worker, number: int) -> Run:
+        """Begin over one part of the input; what draws at random draws otherwise for each number."""
 
 
-@dataclass(frozen=True)
-class Shared:
-    """One grouping that fills the states of several pipelines."""
+class Run(ABC):
+    """A fragment over one part of the input."""
 
-    sql: str
-    narrow: str | None
-    parts: tuple[Part, ...]
-    over: str | None = None
-    """SQL of the ``joined_rows`` it reads; those who have the same stand together, so that it runs once."""
+    @abstractmethod
+    def add(self, batch: pa.Table) -> None:
+        """The next rows: all are taken, or none if it raises."""
+
+    def add_parquet(self, part: ParquetPart) -> None:
+        """The next rows, which lie in a file, as whoever can read less of it than all wants to read them."""
+        for chunk in part.chunks():
+            self.add(chunk)
+
+    @abstractmethod
+    def states(self) -> dict[str, pa.Table]:
+        """The state rows of all that was added, by state; one without rows may be left out."""
+
+
+class PipelineCannot(Exception):
+    """A fragment met a value the native engine does not treat as Spark does."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        self.state = state
+        self.reason = reason
+        super().__init__(state, reason)
 
 
 @dataclass(frozen=True)
 class Work:
     """Everything a worker needs to turn slices of one stream's input into state rows."""
 
-    pipelines: tuple[Pipeline, ...]
-    statics: tuple[Static, ...]
+    fragments: tuple[Fragment, ...]
     schema: Schema
+    """The input's columns."""
     columns: tuple[str, ...]
+    """Those of them that are read."""
     options: CsvOptions | None
     zone: str
     missing: Schema = ()
-    """Columns pipelines read that the input does not hold: NULL in every row."""
-    shared: tuple[Shared, ...] = ()
-    """Groupings that do several pipelines' work at once."""
-    grouped: tuple[Grouped, ...] = ()
-    """Groupings of a small batch by compiled loops; those over the same columns stand together."""
+    """Columns fragments read that the input does not hold: NULL in every row."""
     ring: Address | None = None
     """The stream's ring, if its rows are to go there too."""
-    feeds: tuple[Feed, ...] = ()
-    """Kept samples that draw from the input."""
 
-    def feeders(self, number: int) -> list[Feeder]:
-        """Who draws from one slice; its number makes it draw other rows than the next."""
-        return [Feeder(feed, number) for feed in self.feeds]
+    @cached_property
+    def statics(self) -> tuple[Static, ...]:
+        return tuple({static.name: static for f in self.fragments for static in f.statics}.values())
 
 
-class PipelineCannot(Exception):
-    """A pipeline met a value the native engine does not treat as Spark does."""
+@dataclass(frozen=True)
+class ParquetPart:
+    """Rows of a Parquet file, there for a while as the view :data:`BATCH` of a cursor."""
 
-    def __init__(self, state: str, reason: str) -> None:
-        self.state = state
-        self.reason = reason
-        super().__init__(state, reason)
+    piece: ParquetPiece
+    cursor: duckdb.DuckDBPyConnection
+    items: str
+    """Native select list of the columns that are read."""
+    told: Callable[[float], None] | None = None
+    """Hears how much of the part has been read, as a share of it."""
+
+    def chunks(self, text: str = f"SELECT * FROM {BATCH}") -> Iterator[pa.Table]:
+        """The rows of a query over the view, chunk by chunk."""
+        from headrace.native import native_batches
+
+        return chunked(native_batches(self.cursor, text, 65_536))
+
+
+class Pile:
+    """State rows of one state as they come, merged whenever more came since the last merge than that left.
+
+    So memory follows the groups, not the rows, and each row is merged a bounded number of times.
+
+    >>> pile = Pile(lambda tables: pa.table({"n": [sum(sum(t["n"].to_pylist()) for t in tables)]}), limit=2)
+    >>> for n in range(9): pile.add(pa.table({"n": [n]}))
+    >>> pile.rows, pile.whole().to_pylist(), pile.rows
+    (3, [{'n': 36}], 1)
+    """
+
+    def __init__(self, merge: Callable[[list[pa.Table]], pa.Table], limit: float = 4 * CHUNK_ROWS) -> None:
+        self._merge = merge
+        self._limit = limit
+        self._tables: list[pa.Table] = []
+        self._since = 0
+
+    @property
+    def tables(self) -> list[pa.Table]:
+        """What is there now."""
+        return self._tables
+
+    @property
+    def rows(self) -> int:
+        return sum(table.num_rows for table in self._tables)
+
+    def add(self, rows: pa.Table) -> None:
+        if self._tables:
+            self._since += rows.num_rows
+        self._tables.append(rows)
+        if self._since > max(self._limit, self._tables[0].num_rows):
+            self.whole()
+
+    def whole(self) -> pa.Table | None:
+        """All of them, merged; None if nothing came."""
+        if len(self._tables) > 1:
+            self._tables = [self._merge(self._tables)]
+            self._since = 0
+        return self._tables[0] if self._tables else None
+
+
+def chunked(batches: Iterator[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
+    """Batches gathered into tables of about ``rows`` rows."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= rows:
+            yield pa.Table.from_batches(held)
+            held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def with_nulls(rows: pa.Table, missing: Schema) -> pa.Table:
+    """The rows with further columns that are NULL throughout."""
+    for column in missing:
+        rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.type.arrow))
+    return rows

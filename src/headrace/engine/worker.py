@@ -1,63 +1,48 @@
 """The native engine: DuckDB over Arrow, the same code in this process and in a Spark task.
 
-A worker is told *what* to compute by picklable descriptors: pipelines as SQL text
-over a relation named ``batch_rows``, static build sides as Parquet files, and a slice
-of input to read. It gives back partial state rows. It knows nothing of plans,
+A worker is told *what* to compute by picklable descriptors (``engine/work.py``): fragments, the build sides they
+probe as Parquet files, and a slice of input to read. It gives back partial state rows. It knows nothing of plans,
 catalogs or commits.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.engine import grouping
-from headrace.engine.columns import Unfoldable
-from headrace.engine.failures import NativeCannot, from_duckdb
-from headrace.engine.following import counted_chunks, followed, tell_share
-from headrace.engine.grouping import Grouped
+from headrace.engine.failures import from_duckdb
+from headrace.engine.following import counted_chunks, tell_share
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.work import (
     BATCH,
-    JOINED,
-    MASK,
-    PARTIALS,
-    Pipeline,
+    CHUNK_ROWS,
+    ParquetPart,
     PipelineCannot,
-    Shared,
+    Run,
     Slice,
     Static,
     Work,
-    grouped,
+    chunked,
+    with_nulls,
 )
 from headrace.errors import ExecutionError, HeadraceError, StoreError
-from headrace.interrupts import check, stoppable
-from headrace.native import conform, native_batches, native_connection, native_query
+from headrace.interrupts import stoppable
+from headrace.native import native_batches, native_connection, native_query
 from headrace.parquet_files import native_scan, write_parquet
-from headrace.sample.feeding import Feeder, TooManyGroups
-from headrace.sample.limits import too_many_groups
-from headrace.sample.parquet_rows import stretch_of, take_rows
 from headrace.stream.arrow_file import ArrowSlice, read_arrow
 from headrace.stream.files import TextSlice, read_text
 from headrace.stream.parquet import ParquetPiece, ParquetSlice, first_bad_value, parquet_source, select_items
 from headrace.stream.ring import Ring
 from headrace.stream.ring.delivery import put
 from headrace.types import Schema
-
-_MASKS = 64
-"""So many masks in a batch that is hardly grouped mean that the masks are what keeps its rows apart."""
-CHUNK_ROWS = 262_144
-"""Rows handed to DuckDB at once: enough to hide the cost of a query, few enough to bound memory."""
 
 RING_ROWS = 65_536
 """Rows put into a ring at once: queries should have them soon."""
@@ -78,8 +63,8 @@ class Worker:
         self._statics: set[str] = set()
         self._lock = threading.Lock()
         self._loading = threading.Lock()
-        self._wide: set[str] = set()
-        self._failed: set[str] = set()
+        self.given_up: set[str] = set()
+        """Texts that failed once: there are others for the same rows."""
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._ring: Ring | None = None
@@ -163,130 +148,6 @@ class Worker:
                     self._statics.discard(name)
                     self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
 
-    def partials(self, work: Work, batch: pa.Table) -> dict[str, pa.Table]:
-        """The state rows each pipeline leaves for a batch."""
-        with self.cursor() as cursor:
-            return self._states(cursor, work, batch)
-
-    def _states(
-        self, cursor: duckdb.DuckDBPyConnection, work: Work, batch_rows: pa.Table | None = None
-    ) -> dict[str, pa.Table]:
-        """Every pipeline's state rows for a batch, or for the view of that name."""
-        found: dict[str, pa.Table] = {}
-        if batch_rows is not None and (rows := batch_rows.num_rows) > 0:
-            found = self._grouped(cursor, [g for g in work.grouped if rows <= g.rows], batch_rows)
-        shared_left = [s for s in work.shared if any(p.state not in found for p in s.parts)]
-        for over, group in groupby(shared_left, key=attrgetter("over")):
-            if over is None or self._join(cursor, over, batch_rows):
-                for shared in group:
-                    found |= self._run_shared(cursor, shared, batch_rows)
-            if over is not None:
-                cursor.execute(f"DROP TABLE IF EXISTS {JOINED}")
-        for pipeline in work.pipelines:
-            if pipeline.state not in found:
-                found[pipeline.state] = self._run(cursor, pipeline, batch_rows)
-        return found
-
-    def _grouped(
-        self, cursor: duckdb.DuckDBPyConnection, asked: Sequence[Grouped], batch_rows: pa.Table
-    ) -> dict[str, pa.Table]:
-        """The states that compiled loops can fill; what fails is left to the states' own texts."""
-        found: dict[str, pa.Table] = {}
-        for over, group in groupby(asked, key=attrgetter("over")):
-            rows = batch_rows
-            if over is not None:
-                try:
-                    beside = cursor.sql(over).to_arrow_table()  # in the batch's order: this connection preserves it
-                except duckdb.Error:
-                    check()
-                    continue
-                names = [*rows.column_names, *beside.column_names]
-                rows = pa.Table.from_arrays([*rows.columns, *beside.columns], names)
-            batch = grouping.Batch(rows)
-            for one in group:
-                with suppress(Unfoldable):
-                    found |= batch.states(one)
-        return found
-
-    def _join(self, cursor: duckdb.DuckDBPyConnection, over: str, batch_rows: pa.Table | None) -> bool:
-        """Have the joined rows of this batch at hand; False if that failed."""
-        if over in self._failed:
-            return False
-        try:
-            # A table, not Arrow: a join may give many rows for one, and a table can spill.
-            cursor.execute(f"CREATE OR REPLACE TEMP TABLE {JOINED} AS {over}")
-        except duckdb.Error:
-            check()
-            self._failed.add(over)
-            return False
-        return True
-
-    def _run_shared(
-        self, cursor: duckdb.DuckDBPyConnection, shared: Shared, batch_rows: pa.Table | None
-    ) -> dict[str, pa.Table]:
-        """The states of a shared grouping; none if it failed, for then each pipeline must say why."""
-        for text in (shared.narrow, shared.sql):
-            if text is None or text in self._failed:
-                continue
-            try:
-                rows = cursor.sql(text).to_arrow_table()
-            except duckdb.Error:
-                check()
-                self._failed.add(text)
-                continue
-            if batch_rows is not None and 2 * rows.num_rows > batch_rows.num_rows and _scattered(rows):
-                self._failed |= {shared.sql, text}  # hardly any row has a mask in common with another
-                continue
-            have = {0: rows}
-            for bit in {p.bit for p in shared.parts} - {0}:
-                passed = pc.not_equal(pc.bit_wise_and(rows.column(MASK), bit), 0)
-                have[bit] = rows.filter(passed)
-            return {p.state: conform(have[p.bit].select(p.columns), p.schema) for p in shared.parts}
-        return {}
-
-    def _run(
-        self, cursor: duckdb.DuckDBPyConnection, pipeline: Pipeline, batch_rows: pa.Table | None = None
-    ) -> pa.Table:
-        """One pipeline over a batch, or over the view of that name.
-
-        DuckDB finds ``batch_rows`` as a variable of this frame: registering it costs more than
-        many a batch's own work.
-        """
-        if pipeline.narrow is not None and pipeline.state not in self._wide:
-            try:
-                return grouped(conform(cursor.sql(pipeline.narrow).to_arrow_table(), pipeline.schema))
-            except duckdb.Error:
-                check()
-                # Too wide for 64 bits, or a real error: the wide text tells. Do not try narrow again.
-                self._wide.add(pipeline.state)
-        try:
-            return grouped(conform(cursor.sql(pipeline.sql).to_arrow_table(), pipeline.schema))
-        except duckdb.Error as error:
-            failure = from_duckdb(error)
-            if isinstance(failure, NativeCannot):
-                raise PipelineCannot(pipeline.state, failure.message) from None
-            raise failure from None
-
-    def merge(self, pipeline: Pipeline, rows: Sequence[pa.Table]) -> pa.Table:
-        """Partial rows of several batches as one row a key."""
-        if len(rows) == 1:
-            return rows[0]
-        return grouped(conform(self.query(pipeline.merge, **{PARTIALS: pa.concat_tables(rows)}), pipeline.schema))
-
-    def feed(self, feeders: Sequence[Feeder], batch: pa.Table) -> None:
-        """Have samples draw from a batch."""
-        for feeder in feeders:
-            with self.cursor() as cursor, _drawing(feeder):
-                feeder.add(cursor, batch)
-
-    def drawn(self, feeders: Sequence[Feeder]) -> dict[str, pa.Table]:
-        """The state rows of what samples drew."""
-        found: dict[str, pa.Table] = {}
-        for feeder in feeders:
-            with self.cursor() as cursor, _drawing(feeder):
-                found |= feeder.states(cursor)
-        return found
-
     def deliver(self, work: Work, rows: pa.Table) -> None:
         """Put rows into the stream's ring, if they are wanted there."""
         if work.ring is None:
@@ -302,47 +163,65 @@ class Worker:
             if error.condition != "STREAM_CLOSED":  # the last query that read it has ended
                 raise
 
-    def read(
-        self,
-        work: Work,
-        piece_of: Slice,
-        progress: Callable[[int], None] | None = None,
-        feeders: Sequence[Feeder] = (),
-    ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
-        """Read a slice and yield, chunk by chunk, its row count and every pipeline's state rows.
+    def reduce(
+        self, work: Work, parts: Iterable[pa.Table | _File], number: int = 0, left: list[pa.Table] | None = None
+    ) -> tuple[int, dict[str, pa.Table]]:
+        """Run fragments over one part of the input: its row count, and the state rows it leaves, by state.
+
+        This is the one loop, wherever it runs and whatever the rows come from. Rows that go to a ring cannot be taken
+        back: if a fragment cannot do its work natively, the rest is still delivered, and only the fragments run
+        again. Rows that cannot be read again either are put into ``left``, if that is given, instead.
+        """
+        self.load(work.statics)
+        runs = [fragment.begin(self, number) for fragment in work.fragments]
+        total = 0
+        cannot: PipelineCannot | None = None
+        for part in parts:
+            if isinstance(part, _File):
+                total += self._reduce_file(work, runs, part)
+                continue
+            total += part.num_rows
+            self.deliver(work, part)
+            if cannot is not None:
+                continue
+            try:
+                whole = with_nulls(part, work.missing)
+                for run in runs:
+                    run.add(whole)
+            except PipelineCannot as failure:
+                if left is not None:
+                    left.append(part)
+                elif work.ring is not None:
+                    cannot = failure
+                else:
+                    raise
+        if cannot is not None:
+            raise cannot
+        return total, {state: rows for run in runs for state, rows in run.states().items()}
+
+    def parts(
+        self, work: Work, slice_: Slice, progress: Callable[[int], None] | None = None
+    ) -> Iterator[pa.Table | _File]:
+        """The rows of a slice for :meth:`reduce`. Parquet is left where it lies, unless its rows are to be delivered.
 
         ``progress`` is told how much of the slice is done, in bytes of text or rows of anything else.
         """
-        if work.ring is None:
-            yield from self._read(work, piece_of, progress, feeders)
-            return
-        # Rows in a ring cannot be taken back: if a pipeline cannot do its work natively, the rest of the slice is
-        # still delivered, and only the pipelines run again.
-        cannot: PipelineCannot | None = None
-        for rows in self._rows(work, piece_of, progress):
-            self.deliver(work, rows)
-            try:
-                found = {}
-                if cannot is None:
-                    whole = with_nulls(rows, work.missing)
-                    self.feed(feeders, whole)
-                    found = self.partials(work, whole)
-            except PipelineCannot as failure:
-                cannot, found = failure, {}
-            yield rows.num_rows, found
-        if cannot is not None:
-            raise cannot
-
-    def _rows(self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None) -> Iterator[pa.Table]:
-        """A slice's rows, chunk by chunk."""
-        self.load(work.statics)
-        if isinstance(piece_of, ArrowSlice):
-            yield from counted_chunks(chunked(read_arrow(piece_of, work.columns), RING_ROWS), progress)
-        elif isinstance(piece_of, TextSlice):
-            batches = read_text(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
-            yield from chunked(batches, RING_ROWS)
+        rows = CHUNK_ROWS if work.ring is None else RING_ROWS
+        if isinstance(slice_, ArrowSlice):
+            yield from counted_chunks(chunked(read_arrow(slice_, work.columns), rows), progress)
+        elif isinstance(slice_, TextSlice):
+            batches = read_text(slice_, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
+            yield from chunked(batches, rows)
+        elif work.ring is not None:
+            yield from counted_chunks(self.parquet_rows(slice_, work.schema, work.columns), progress)
         else:
-            yield from counted_chunks(self.parquet_rows(piece_of, work.schema, work.columns), progress)
+            done = 0
+            for piece in slice_.pieces:
+                size = piece.end - piece.start
+                yield _File(piece, None if progress is None else partial(tell_share, progress, done, size))
+                done += size
+                if progress is not None:
+                    progress(done)
 
     def parquet_rows(self, piece_of: ParquetSlice, schema: Schema, columns: tuple[str, ...]) -> Iterator[pa.Table]:
         """The rows of a slice of Parquet, chunk by chunk."""
@@ -355,137 +234,29 @@ class Worker:
             except duckdb.Error as error:
                 raise first_bad_value(piece, schema, columns) or from_duckdb(error) from None
 
-    def _read(
-        self,
-        work: Work,
-        piece_of: Slice,
-        progress: Callable[[int], None] | None,
-        feeders: Sequence[Feeder],
-    ) -> Iterator[tuple[int, dict[str, pa.Table]]]:
-        done = 0
-
-        def advance(rows: int) -> int:
-            nonlocal done
-            done += rows
-            if progress is not None:
-                progress(done)
-            return rows
-
-        self.load(work.statics)
-        if isinstance(piece_of, ArrowSlice):
-            for chunk in chunked(read_arrow(piece_of, work.columns)):
-                self.feed(feeders, chunk)
-                yield advance(chunk.num_rows), self.partials(work, chunk)
-        elif isinstance(piece_of, TextSlice):
-            batches = read_text(piece_of, work.options, work.schema, work.columns, zone=work.zone, progress=progress)
-            for chunk in chunked(batches):
-                whole = with_nulls(chunk, work.missing)
-                self.feed(feeders, whole)
-                yield chunk.num_rows, self.partials(work, whole)
-        else:
-            for piece in piece_of.pieces:
-                rows = piece.end - piece.start
-                told = None if progress is None else partial(tell_share, progress, done, rows)
-                found = self._read_parquet(work, piece, feeders, told)
-                yield advance(rows), found
-
-    def _read_parquet(
-        self,
-        work: Work,
-        piece: ParquetPiece,
-        feeders: Sequence[Feeder],
-        told: Callable[[float], None] | None = None,
-    ) -> dict[str, pa.Table]:
-        """Parquet is read by DuckDB inside the pipelines' own queries: no row passes through Python.
-
-        A sample of all rows reads those it draws; one with conditions or groups, those that pass. ``told`` hears how
-        much of the piece is read, as a share of it."""
-        source = parquet_source(piece, work.schema, work.columns)
+    def _reduce_file(self, work: Work, runs: Sequence[Run], file: _File) -> int:
+        """Rows of a Parquet file, read by DuckDB inside whatever queries the fragments make."""
+        piece = file.piece
         nulls = "".join(f", CAST(NULL AS {f.type.duckdb}) AS {quote_native(f.name)}" for f in work.missing)
+        source = parquet_source(piece, work.schema, work.columns)
+        items = select_items(piece, work.schema, work.columns) + nulls
         with self.cursor() as cursor:
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{nulls} FROM {source}")
             try:
-                for feeder in feeders:
-                    self._feed_parquet(cursor, feeder, work, piece, nulls)
-                with followed(cursor, len(work.shared) or len(work.pipelines), told):
-                    return self._states(cursor, work)
-            except HeadraceError as error:
+                for run in runs:
+                    run.add_parquet(ParquetPart(piece, cursor, items, file.told))
+            except (HeadraceError, duckdb.Error) as error:
                 # A value that does not convert looks like any failed cast: name file, row and column.
-                raise first_bad_value(piece, work.schema, work.columns) or error from None
+                failure = from_duckdb(error) if isinstance(error, duckdb.Error) else error
+                raise first_bad_value(piece, work.schema, work.columns) or failure from None
             finally:
                 cursor.execute(f"DROP VIEW IF EXISTS {BATCH}")
-
-    def _feed_parquet(
-        self, cursor: duckdb.DuckDBPyConnection, feeder: Feeder, work: Work, piece: ParquetPiece, nulls: str
-    ) -> None:
-        with _drawing(feeder):
-            if feeder.skips:
-                stretch = stretch_of(str(piece.path), piece.start, piece.end)
-                items = select_items(piece, work.schema, work.columns) + nulls
-                feeder.pass_over(
-                    stretch.rows, lambda places: take_rows(cursor, [stretch], places, items).select(feeder.feed.columns)
-                )
-                return
-            names = ", ".join(quote_native(c) for c in feeder.feed.columns)
-            text = feeder.feed.where or f"SELECT {names} FROM {BATCH}"
-            with self.cursor() as own:
-                for chunk in chunked(native_batches(cursor, text, 65_536)):
-                    feeder.add_passed(own, chunk)
-
-    def reduce(
-        self, work: Work, piece_of: Slice, progress: Callable[[int], None] | None = None, number: int = 0
-    ) -> tuple[int, dict[str, pa.Table]]:
-        """A whole slice: its row count, and each pipeline's state rows merged into one a key."""
-        by_state = {p.state: p for p in work.pipelines}
-        found: dict[str, list[pa.Table]] = {p.state: [] for p in work.pipelines}
-        total = 0
-        feeders = work.feeders(number)
-        for rows, partials in self.read(work, piece_of, progress, feeders):
-            total += rows
-            for state, table in partials.items():
-                found[state].append(table)
-                if sum(t.num_rows for t in found[state]) > 4 * CHUNK_ROWS:
-                    found[state] = [self.merge(by_state[state], found[state])]
-        empty = {p.state: p.schema.empty_table() for p in work.pipelines}
-        return total, {
-            state: self.merge(by_state[state], tables) if tables else empty[state] for state, tables in found.items()
-        } | self.drawn(feeders)
+        return int(piece.end - piece.start)
 
 
-@contextmanager
-def _drawing(feeder: Feeder) -> Iterator[None]:
-    """What goes wrong while a sample draws, as what goes wrong in a pipeline."""
-    try:
-        yield
-    except duckdb.Error as error:
-        failure = from_duckdb(error)
-        if isinstance(failure, NativeCannot):
-            raise PipelineCannot(feeder.feed.rows, failure.message) from None
-        raise failure from None
-    except TooManyGroups as found:
-        raise too_many_groups(found.feed.rows.removeprefix("sample "), found.groups, feeder.feed.most_groups) from None
+@dataclass(frozen=True)
+class _File:
+    """Rows that lie in a Parquet file, and whom to tell how much of them has been read."""
 
-
-def _scattered(rows: pa.Table) -> bool:
-    return MASK in rows.column_names and pc.count_distinct(rows.column(MASK)).as_py() > _MASKS
-
-
-def chunked(batches: Iterator[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
-    """Batches gathered into tables of about ``rows`` rows."""
-    held: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        held.append(batch)
-        count += batch.num_rows
-        if count >= rows:
-            yield pa.Table.from_batches(held)
-            held, count = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def with_nulls(rows: pa.Table, missing: Schema) -> pa.Table:
-    """The rows with further columns that are NULL throughout."""
-    for column in missing:
-        rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.type.arrow))
-    return rows
+    piece: ParquetPiece
+    told: Callable[[float], None] | None

@@ -10,16 +10,25 @@ few rows are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
+from headrace.engine.failures import NativeCannot, from_duckdb
+from headrace.engine.plan_sql import quote_native
+from headrace.engine.work import BATCH, Fragment, ParquetPart, PipelineCannot, Run
 from headrace.native import native_query
+from headrace.sample.limits import too_many_groups
+from headrace.sample.parquet_rows import stretch_of, take_rows
 from headrace.sample.reservoir import Reservoir
+
+if TYPE_CHECKING:
+    from headrace.engine.worker import Worker
 
 Array = np.ndarray[Any, Any]
 PRIORITY = "priority"
@@ -28,9 +37,10 @@ _GROUPED_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Feed:
+class Feed(Fragment):
     """One kept sample, as whoever draws for it needs to know it."""
 
+    name: str
     rows: str
     """The state relation of the rows drawn."""
     seen: str
@@ -47,6 +57,9 @@ class Feed:
     entropy: tuple[int, ...]
     """What randomness starts from; each slice adds its number."""
     most_groups: int
+
+    def begin(self, worker: Worker, number: int) -> Feeder:
+        return Feeder(self, worker, number)
 
     @property
     def rows_schema(self) -> pa.Schema:
@@ -70,54 +83,43 @@ def seen_schema(keys: list[pa.DataType]) -> pa.Schema:
     return pa.schema([*((f"k{i}", t) for i, t in enumerate(keys)), (SEEN, pa.int64())])
 
 
-class TooManyGroups(Exception):
-    """A slice alone has more groups than a sample may."""
-
-    def __init__(self, feed: Feed, groups: int) -> None:
-        self.feed, self.groups = feed, groups
-        super().__init__(feed.rows)
-
-
-class Feeder:
+class Feeder(Run):
     """Draws for one feed from one slice."""
 
-    def __init__(self, feed: Feed, number: int) -> None:
+    def __init__(self, feed: Feed, worker: Worker, number: int) -> None:
         self.feed = feed
+        self._worker = worker
         self._rng = np.random.default_rng([*feed.entropy, number])
         self._reservoir = Reservoir(feed.size, self._rng, threshold=feed.threshold)
         self._held: list[pa.Table] = []
         self._counts: list[pa.Table] = []
 
-    @property
-    def skips(self) -> bool:
-        """Whether rows can be passed over without being looked at."""
-        return self.feed.where is None and not self.feed.keys
+    def add(self, batch: pa.Table) -> None:
+        with self._drawing() as cursor:
+            if self.feed.where is not None:
+                batch = native_query(cursor, self.feed.where, {BATCH: batch})
+            self._add_passed(cursor, batch.select(self.feed.columns))
 
-    def add(self, cursor: duckdb.DuckDBPyConnection, batch: pa.Table) -> None:
-        """The next rows of the stream."""
-        if self.feed.where is not None:
-            batch = native_query(cursor, self.feed.where, {"batch_rows": batch})
-        self.add_passed(cursor, batch.select(self.feed.columns))
+    def add_parquet(self, part: ParquetPart) -> None:
+        """A sample of all rows reads those it draws; one with conditions or groups, those that pass."""
+        feed = self.feed
+        with self._drawing() as cursor:
+            if feed.where is None and not feed.keys:
+                stretch = stretch_of(str(part.piece.path), part.piece.start, part.piece.end)
+                self._reservoir.add_drawn(
+                    stretch.rows,
+                    lambda places: take_rows(part.cursor, [stretch], places, part.items).select(feed.columns),
+                )
+                return
+            names = ", ".join(quote_native(c) for c in feed.columns)
+            for chunk in part.chunks(feed.where or f"SELECT {names} FROM {BATCH}"):
+                self._add_passed(cursor, chunk)
 
-    def add_passed(self, cursor: duckdb.DuckDBPyConnection, rows: pa.Table) -> None:
-        """Rows that passed the sample's WHERE, in its columns."""
-        if not self.feed.keys:
-            self._reservoir.add(rows)
-            return
-        rows = rows.rename_columns([f"c{i}" for i in range(rows.num_columns)])
-        self._held.append(rows.append_column(PRIORITY, pa.array(self._rng.random(rows.num_rows))))
-        if sum(t.num_rows for t in self._held) > _GROUPED_ROWS:
-            self._reduce(cursor)
-
-    def pass_over(self, count: int, fetch: Callable[[Array], pa.Table]) -> None:
-        """The next ``count`` rows, of which only those are fetched that are drawn."""
-        self._reservoir.add_drawn(count, fetch)
-
-    def states(self, cursor: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
-        """The state rows of all that was added."""
+    def states(self) -> dict[str, pa.Table]:
         feed = self.feed
         if feed.keys:
-            self._reduce(cursor)
+            with self._drawing() as cursor:
+                self._reduce(cursor)
             rows, counts = self._held[0], self._counts[0]
         else:
             table, priorities = self._reservoir.with_priorities()
@@ -131,6 +133,28 @@ class Feeder:
             feed.seen: counts.select(feed.seen_schema.names).cast(feed.seen_schema),
         }
 
+    def _add_passed(self, cursor: duckdb.DuckDBPyConnection, rows: pa.Table) -> None:
+        """Rows that passed the sample's WHERE, in its columns."""
+        if not self.feed.keys:
+            self._reservoir.add(rows)
+            return
+        rows = rows.rename_columns([f"c{i}" for i in range(rows.num_columns)])
+        self._held.append(rows.append_column(PRIORITY, pa.array(self._rng.random(rows.num_rows))))
+        if sum(t.num_rows for t in self._held) > _GROUPED_ROWS:
+            self._reduce(cursor)
+
+    @contextmanager
+    def _drawing(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor to draw with; what goes wrong meanwhile has the names it has in any fragment."""
+        with self._worker.cursor() as cursor:
+            try:
+                yield cursor
+            except duckdb.Error as error:
+                failure = from_duckdb(error)
+                if isinstance(failure, NativeCannot):
+                    raise PipelineCannot(self.feed.rows, failure.message) from None
+                raise failure from None
+
     def _reduce(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """The lowest of each group, of the rows held; rows that were counted before are marked so."""
         keys = ", ".join(self.feed.key_names)
@@ -142,7 +166,7 @@ class Feeder:
             counts = native_query(cursor, text, {"given": fresh})
             self._counts = [self._summed(cursor, pa.concat_tables([*self._counts, counts.cast(self.feed.seen_schema)]))]
         if self._counts[0].num_rows > self.feed.most_groups:
-            raise TooManyGroups(self.feed, self._counts[0].num_rows)
+            raise too_many_groups(self.feed.name, self._counts[0].num_rows, self.feed.most_groups)
         held = pa.concat_tables([self._empty(), *self._held])
         self._held = [native_query(cursor, lowest_sql("given", self.feed.key_names, self.feed.size), {"given": held})]
         self._held = [self._held[0].select(self._empty().column_names).cast(self._empty().schema)]

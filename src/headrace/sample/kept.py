@@ -111,6 +111,7 @@ class KeptSample:
         """What the next insert does for it. With a seed, inserts one after the other draw the same each time."""
         start = (self._entropy,) if self.sample.seed is None else (natural_seed(self.sample.seed), since)
         feed = Feed(
+            self.name,
             self.rows,
             self.seen,
             self.sample.size,

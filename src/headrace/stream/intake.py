@@ -24,14 +24,13 @@ from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import spark_plan
 from headrace.engine.session import driver_host
 from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, registered, run_plan
-from headrace.engine.work import PipelineCannot, Slice, Work
+from headrace.engine.work import Fragment, PipelineCannot, Slice, Work
 from headrace.errors import DataError, ExecutionError
 from headrace.frames import checked_text, in_columns
 from headrace.interrupts import carried, check
 from headrace.parquet_files import spark_frame
 from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
-from headrace.sample.feeding import Feed
 from headrace.sample.kept import Sampling
 from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
@@ -168,15 +167,16 @@ class Intake:
         by_spark = [p for p in pipelines if places[p.state] is Place.SPARK]
         native = [p for p in pipelines if places[p.state] is not Place.SPARK]
         feeds = tuple(s.feed for s in samples if places[s.state] is not Place.SPARK)
+        fragments = (*self.fragments(stream, native), *feeds)
         drawn_by_spark = [s for s in samples if places[s.state] is Place.SPARK]
         held = given.schema if isinstance(given, Files) else stream.columns
         options = given.options if isinstance(given, Files) else None
         large = size >= settings.task_bytes and settings.engine in ("auto", "tasks")
-        in_tasks = Place.TASKS in places.values() or (large and not native and not feeds)
+        in_tasks = Place.TASKS in places.values() or (large and not fragments)
         ring = self._address(delivery, in_tasks or isinstance(given, Frame)) if delivery is not None else None
-        work = self.work_of(stream, native, held, options, ring, feeds)
+        work = self.work_of(stream, fragments, held, options, ring)
         total, states = 0, dict[str, list[pa.Table]]()
-        if native or feeds or not (by_spark or drawn_by_spark) or ring is not None:
+        if fragments or not (by_spark or drawn_by_spark) or ring is not None:
             again = delivery.spoil if delivery is not None else lambda: None
             total, states = self._native(work, given, in_tasks, progress, again)
         if by_spark or drawn_by_spark:
@@ -189,29 +189,29 @@ class Intake:
         self.ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
 
+    def fragments(self, stream: Stream, native: Sequence[InsertPipeline]) -> tuple[Fragment, ...]:
+        """The native pipelines over a stream as one fragment: what they have in common is done once."""
+        return (self._sharing.fragment(stream, native),) if native else ()
+
     def work_of(
         self,
         stream: Stream,
-        native: Sequence[InsertPipeline],
+        fragments: tuple[Fragment, ...],
         held: Schema,
         options: CsvOptions | None = None,
         ring: Address | None = None,
-        feeds: tuple[Feed, ...] = (),
     ) -> Work:
-        """What a worker is told to turn input that holds these columns into the pipelines' state rows."""
-        read = {c for p in native for c in p.columns} | {c for f in feeds for c in f.columns}
+        """What a worker is told to turn input that holds these columns into the fragments' state rows."""
+        read = {c for f in fragments for c in f.columns}
         buffered = {f.name for f in Layout.of(stream.columns, 1).columns} if ring is not None else set()
         return Work(
-            tuple(p.native for p in native if p.native is not None),
-            tuple({build.name: build for p in native for build in p.builds.values()}.values()),
+            fragments,
             held,
             needed_columns(read | buffered, held),
             options,
             self._runtime.settings.time_zone,
             tuple(f for f in stream.columns if f.name in read and f not in held),
-            *self._sharing.of(stream, native),
             ring,
-            feeds,
         )
 
     def _address(self, delivery: Delivery, in_tasks: bool) -> Address:
@@ -239,7 +239,8 @@ class Intake:
             return tasks.run_frame(given.frame.select(*work.columns), work, again)
         if isinstance(given, Rows):
             if not in_tasks:
-                return given.table.num_rows, self._here(work, iter([given.table]))
+                rows, found = runtime.worker.reduce(work, [given.table.select(list(work.columns))])
+                return rows, {state: [table] for state, table in found.items()}
             path = runtime.scratch_file(".arrow")
             try:
                 table = without_views(given.table)
@@ -257,8 +258,8 @@ class Intake:
     def _slices(
         self, work: Work, given: Files | Spooled, in_tasks: bool, *, quoted_newlines: bool = False
     ) -> Sequence[Slice]:
-        # Parquet is read by the native engine inside its own queries, which have threads of their own.
-        whole = isinstance(given, Files) and given.format == "parquet" and not work.feeds and work.ring is None
+        parquet = isinstance(given, Files) and given.format == "parquet" and work.ring is None
+        whole = parquet and all(f.has_threads for f in work.fragments)
         here = 1 if whole or given.bytes <= THREAD_BYTES else cores()
         parallelism = self._runtime.session.parallelism() if in_tasks else here
         if isinstance(given, Spooled):
@@ -289,7 +290,7 @@ class Intake:
                 if progress is not None:
                     progress(sum(done), everything)
 
-            return runtime.worker.reduce(work, slices[index], report, index)
+            return runtime.worker.reduce(work, runtime.worker.parts(work, slices[index], report), index)
 
         total, states = 0, dict[str, list[pa.Table]]()
         if len(slices) == 1:
@@ -308,20 +309,6 @@ class Intake:
         if progress is not None:
             progress(everything, everything)
         return total, states
-
-    def _here(self, work: Work, batches: Iterator[pa.Table]) -> StateRows:
-        worker = self._runtime.worker
-        worker.load(work.statics)
-        states: StateRows = {}
-        feeders = work.feeders(0)
-        for table in batches:
-            batch = table.select(list(work.columns))
-            worker.feed(feeders, batch)
-            for state, rows in worker.partials(work, batch).items():
-                states.setdefault(state, []).append(rows)
-        for state, rows in worker.drawn(feeders).items():
-            states[state] = [rows]
-        return states
 
     # Spark SQL
 
@@ -380,7 +367,7 @@ class Intake:
             passed = self._runtime.spark.sql(text)
             feed = replace(sampling.feed, where=None)
             zone = self._runtime.settings.time_zone
-            return tasks.run_frame(passed, Work((), (), (), feed.columns, None, zone, feeds=(feed,)))[1]
+            return tasks.run_frame(passed, Work((feed,), (), feed.columns, None, zone))[1]
 
 
 def needed_columns(read: set[str], held: Schema) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.catalog import Catalog, View
+from headrace.engine.pipelines import Pipeline
 from headrace.engine.plan_sql import NotNative, native_plan, quote_native
-from headrace.engine.work import BATCH, PARTIALS, Pipeline, Static
+from headrace.engine.work import BATCH, PARTIALS, Static
 from headrace.errors import NotYetSupported, SqlError, StoreError
 from headrace.plan.nodes import Node, Project, Scan, streams_in, tables_in, views_in, walk_plan
 from headrace.plan.pipelines import SplitPlan, State, StreamPipeline

@@ -29,8 +29,9 @@ from headrace.catalog import Stream
 from headrace.engine.columns import is_key, is_partial
 from headrace.engine.grouping import Asked, Grouped, Member
 from headrace.engine.native_functions import can_raise
+from headrace.engine.pipelines import JOINED, MASK, Part, Pipeline, Pipelines, Shared
 from headrace.engine.plan_sql import native_plan, quote_native
-from headrace.engine.work import BATCH, JOINED, MASK, Part, Pipeline, Shared, Static
+from headrace.engine.work import BATCH, Static
 from headrace.plan.exprs import (
     TRUE,
     Agg,
@@ -100,14 +101,14 @@ class _Columns:
 
 
 class Sharing:
-    """What the pipelines of each stream share, worked out once for each set of them."""
+    """The pipelines of each stream as one fragment, worked out once for each set of them."""
 
     def __init__(self, zone: str) -> None:
         self._zone = zone
-        self._known: dict[str, tuple[tuple[InsertPipeline, ...], tuple[Shared, ...], tuple[Grouped, ...]]] = {}
+        self._known: dict[str, tuple[tuple[InsertPipeline, ...], Pipelines]] = {}
 
-    def of(self, stream: Stream, pipelines: Sequence[InsertPipeline]) -> tuple[tuple[Shared, ...], tuple[Grouped, ...]]:
-        """What these pipelines of the stream share, and what of it compiled loops can do for a small batch."""
+    def fragment(self, stream: Stream, pipelines: Sequence[InsertPipeline]) -> Pipelines:
+        """These native pipelines of the stream, what they share, and what compiled loops can do of a small batch."""
         wanted = tuple(pipelines)
         known = self._known.get(stream.name)
         if known is None or known[0] != wanted:
@@ -116,8 +117,16 @@ class Sharing:
             # A text that must run for one of its states may as well fill them all.
             mixed = {p.state for s in shared if any(q.state not in plain for q in s.parts) for p in s.parts}
             grouped = group(stream, [p for p in wanted if p.state not in mixed], self._zone)
-            known = self._known[stream.name] = (wanted, shared, grouped)
-        return known[1], known[2]
+            builds = {build.name: build for p in wanted for build in p.builds.values()}
+            fragment = Pipelines(
+                tuple(p.native for p in wanted if p.native is not None),
+                tuple(dict.fromkeys(c for p in wanted for c in p.columns)),
+                tuple(builds.values()),
+                shared,
+                grouped,
+            )
+            known = self._known[stream.name] = (wanted, fragment)
+        return known[1]
 
 
 def group(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tuple[Grouped, ...]:
