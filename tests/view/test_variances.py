@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.catalog import Stream
 from headrace.database import Database
+from headrace.engine.pipelines import Pipelines
 from headrace.engine.spark import frame_of_rows, run_plan
 from headrace.engine.work import Work
 from headrace.plan.aggregates import moments_of
@@ -49,12 +51,14 @@ class Engines:
         assert self._loops, "the view is plain enough for compiled loops"
 
     def by_text(self, rows: Rows) -> pa.Table:
-        work = Work((self._native,), (), (), (), None, "UTC")
-        return self._worker.partials(work, batch(rows))[self._native.state]
+        return self._run(Pipelines((self._native,)), rows)
 
     def by_loops(self, rows: Rows) -> pa.Table:
-        work = Work((), (), (), (), None, "UTC", grouped=self._loops)
-        return self._worker.partials(work, batch(rows))[self._native.state] if rows else self.by_text(rows)
+        alone = replace(self._native, sql="no text is run", narrow=None)
+        return self._run(Pipelines((alone,), grouped=self._loops), rows) if rows else self.by_text(rows)
+
+    def _run(self, fragment: Pipelines, rows: Rows) -> pa.Table:
+        return self._worker.reduce(Work((fragment,), (), (), None, "UTC"), [batch(rows)])[1][self._native.state]
 
     def by_spark(self, spark: Any, rows: Rows) -> pa.Table:
         frame = frame_of_rows(spark, batch(rows), SCHEMA)
@@ -62,7 +66,7 @@ class Engines:
 
     def merged(self, tables: Sequence[pa.Table]) -> pa.Table:
         """By the store's own SQL."""
-        return self._worker.merge(self._native, tables)
+        return self._native.merged(self._worker, tables)
 
     def folded(self, tables: Sequence[pa.Table]) -> pa.Table:
         """In memory."""
