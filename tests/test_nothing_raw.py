@@ -349,7 +349,11 @@ def test_an_interval_may_have_blanks_after_its_sign() -> None:
 )
 def test_garbage_is_refused_soon(db: Database, text: str) -> None:
     began = time.process_time()
-    assert refused(db.sql, text).condition in ("STATEMENT_TOO_LARGE", "PARSE_SYNTAX_ERROR", "UNCLOSED_BRACKETED_COMMENT")
+    assert refused(db.sql, text).condition in (
+        "STATEMENT_TOO_LARGE",
+        "PARSE_SYNTAX_ERROR",
+        "UNCLOSED_BRACKETED_COMMENT",
+    )
     assert time.process_time() - began < 20, "it took 169 s"
 
 
