@@ -210,7 +210,7 @@ def test_an_unforeseen_error_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_statement_too_deep_for_the_parser_is_an_error() -> None:
     status, out, err = run("sql", "SELECT " + "(" * 3_000 + "1" + ")" * 3_000)
-    assert status == 1 and out == "" and err.startswith("error: [STATEMENT_TOO_COMPLEX]")
+    assert status == 1 and out == "" and err.startswith("error: [FAILED_TO_PARSE_TOO_COMPLEX]")
 
 
 def test_nothing_to_do_is_no_error() -> None:

@@ -183,8 +183,8 @@ def test_insert_by_position_by_name_and_from_a_query(db: Database) -> None:
         ("BOOLEAN", "1", "INCOMPATIBLE_DATA_FOR_TABLE"),
         ("DATE", "'2024-02-29'", "INCOMPATIBLE_DATA_FOR_TABLE"),
         ("BINARY", "'x'", "INCOMPATIBLE_DATA_FOR_TABLE"),
-        ("TINYINT", "128", "CAST_OVERFLOW"),
-        ("INT", "3000000000", "CAST_OVERFLOW"),
+        ("TINYINT", "128", "CAST_OVERFLOW_IN_TABLE_INSERT"),
+        ("INT", "3000000000", "CAST_OVERFLOW_IN_TABLE_INSERT"),
         ("DECIMAL(4,2)", "123.4", "NUMERIC_VALUE_OUT_OF_RANGE"),
     ],
 )

@@ -143,7 +143,7 @@ def named(error: Exception) -> HeadraceError:
         return error
     if isinstance(error, RecursionError) or isinstance(error.__cause__ or error.__context__, RecursionError):
         return SqlError(
-            "STATEMENT_TOO_COMPLEX",
+            "FAILED_TO_PARSE_TOO_COMPLEX",
             "the statement is nested too deeply",
             hint="split it up: put parts of it into views, or rows into db.insert",
         )

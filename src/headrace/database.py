@@ -50,7 +50,7 @@ from headrace.spark.porter import Porter
 from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
-from headrace.sql.store_assignment import stored
+from headrace.sql.store_assignment import stored, storing
 from headrace.store import Store
 from headrace.store.place import place_of
 from headrace.store.writer import closed
@@ -405,7 +405,9 @@ class Database:
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
-        return self._inserted(target, self._loader.insert(target, self._reader.rows(statement)))
+        with storing(statement.query):
+            rows = self._reader.rows(statement)
+        return self._inserted(target, self._loader.insert(target, rows))
 
     def _inserted(self, target: Stream | Table, count: Loaded) -> Result:
         return self._done(f"{counted(count, 'row')} inserted into {target.name}{count.note}")
@@ -413,7 +415,8 @@ class Database:
     def _insert_inline(self, inline: InlineRows) -> Result:
         target = self._target(inline.name, inline.position)
         plan = optimize(stored(inline.source(), target, inline.columns, inline.position))
-        rows = query.run_now(self._runtime, plan, query.Leaves({INLINE: inline.rows}, {}))
+        with storing():
+            rows = query.run_now(self._runtime, plan, query.Leaves({INLINE: inline.rows}, {}))
         return self._inserted(target, self._loader.insert(target, rows))
 
     def _create_table_as(self, statement: s.CreateTableAs) -> str:

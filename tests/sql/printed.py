@@ -43,7 +43,7 @@ def printed(node: exp.Expr) -> str:
 
 
 def _chain(node: exp.Expr, kind: type[exp.Expr]) -> list[exp.Expr]:
-    return [*_chain(node.this, kind), node.expression] if isinstance(node, kind) else [node]
+    return [*_chain(node.this, kind), *_chain(node.expression, kind)] if isinstance(node, kind) else [node]
 
 
 def several(nodes: list[exp.Expr]) -> str:

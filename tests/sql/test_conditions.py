@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from wrong_statements import SETUP, WRONG
+from wrong_statements import RIGHT, SETUP, WRONG
 
 import headrace
 from headrace.errors import HeadraceError
@@ -68,3 +68,14 @@ def test_a_condition_is_sparks(both: tuple[SparkSession, Database], statement: s
         with suppress(HeadraceError):
             db.sql(f"DROP {kind} x")
             pytest.fail("a statement that raised left something behind")
+
+
+@pytest.mark.parametrize("statement", RIGHT)
+def test_what_stands_beside_it_is_answered(both: tuple[SparkSession, Database], statement: str) -> None:
+    spark, db = both
+    theirs, ours = spark.sql(statement).toArrow(), db.sql(statement).arrow()
+    assert ours.column_names == theirs.column_names
+    mine, wanted = ([tuple(row.items()) for row in rows.to_pylist()] for rows in (ours, theirs))
+    if "ORDER BY" not in statement:
+        mine, wanted = sorted(mine, key=repr), sorted(wanted, key=repr)
+    assert mine == wanted

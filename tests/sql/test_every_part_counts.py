@@ -25,7 +25,7 @@ from headrace.sql.grammar import Opaque, parse_query
 from made_statements import Made
 
 STATEMENTS = [
-    "SELECT DISTINCT a AS x, b FROM s WHERE a > 1 AND b < '' OR a IS NULL ORDER BY a DESC NULLS FIRST LIMIT 3 OFFSET 9",
+    "SELECT DISTINCT a AS x, b FROM s WHERE a > 1 AND b < '' OR a IS NULL ORDER BY x DESC NULLS FIRST LIMIT 3 OFFSET 9",
     "SELECT b, count(*) AS n, sum(a) FILTER (WHERE a > 1), count(DISTINCT a) FROM s GROUP BY b HAVING count(*) > 1",
     "SELECT b, a, count(*) FROM s GROUP BY GROUPING SETS ((a), (b), ())",
     "SELECT b, a, count(*) FROM s GROUP BY a, ROLLUP (b)",

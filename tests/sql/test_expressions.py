@@ -205,7 +205,7 @@ def test_what_spark_alone_knows_is_text_with_holes() -> None:
         ("coalesce(c_int, c_date)", "DATATYPE_MISMATCH", "line 1, column 1"),
         ("year(c_int)", "DATATYPE_MISMATCH", "line 1, column 1"),
         ("sum(c_boolean)", "DATATYPE_MISMATCH", "line 1, column 1"),
-        ("count(*) FILTER (WHERE c_int)", "DATATYPE_MISMATCH", "line 1, column 24"),
+        ("count(*) FILTER (WHERE c_int)", "INVALID_AGGREGATE_FILTER", "line 1, column 24"),
         ("1 + abs(c_int, 2)", "WRONG_NUM_ARGS", "line 1, column 5"),
         ("sum(c_int, c_int)", "WRONG_NUM_ARGS", "line 1, column 1"),
         ("coalesce()", "WRONG_NUM_ARGS", "line 1, column 1"),

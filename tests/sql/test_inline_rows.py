@@ -143,9 +143,9 @@ def test_many_rows_keep_their_values_and_an_error_changes_nothing() -> None:
         answer = db.sql("SELECT count(*), sum(a), max(b), sum(c), count(d), count(DISTINCT e) FROM t").rows()
         assert [str(v) for v in answer[0]] == ["3000", "4498500", "n999", "4499250.00", "1000", "1"]
         for bad, condition in (
-            ("(2147483648, 'x', 1, TRUE, NULL)", "CAST_OVERFLOW"),
+            ("(2147483648, 'x', 1, TRUE, NULL)", "CAST_OVERFLOW_IN_TABLE_INSERT"),
             ("(1, 'x', 1000000, TRUE, NULL)", "NUMERIC_VALUE_OUT_OF_RANGE"),
-            ("(1, 'x', 1, TRUE, 'no date')", "CAST_INVALID_INPUT"),
+            ("(1, 'x', 1, TRUE, 'no date')", "INVALID_INLINE_TABLE"),
             ("(1, 'x')", "INVALID_INLINE_TABLE"),
         ):
             with pytest.raises(HeadraceError) as error:

@@ -218,7 +218,7 @@ REFUSED = [
     ("PARSE_SYNTAX_ERROR", "SELECT 1,\n  (2 ^+"),
     ("PARSE_SYNTAX_ERROR", "SELECT a\nFROM ^WHERE"),
     ("PARSE_SYNTAX_ERROR", "SELECT 1,\n ^'it"),
-    ("PARSE_SYNTAX_ERROR", "SELECT '/*', `--`, 1 ^/* no end"),
+    ("UNCLOSED_BRACKETED_COMMENT", "SELECT '/*', `--`, 1 ^/* no end"),
     ("PARSE_SYNTAX_ERROR", "SELECT 1 FROM ^`a"),
     ("PARSE_SYNTAX_ERROR", "CREATE ^SOMETHING x"),
     ("PARSE_SYNTAX_ERROR", "CREATE TABLE t (a INT) ^blah"),

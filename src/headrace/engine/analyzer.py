@@ -72,11 +72,12 @@ class SparkAnalyzer:
         return self._known[key]
 
     def _schema(self, text: str) -> Schema:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
         try:
             schema = self._spark().sql(text).schema
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise _refused(error) from None
         return tuple(Field(f.name, of_spark(f.dataType)) for f in schema.fields)
 
@@ -105,6 +106,9 @@ def _empty(schema: Schema) -> str:
 def _refused(error: Exception) -> SqlError:
     condition = getattr(error, "getCondition", lambda: None)() or "ANALYSIS_ERROR"
     lines = str(error).splitlines() or [""]
+    if type(error).__name__ == "Py4JJavaError":  # PySpark knows some of Spark's exceptions only by their text
+        named = re.search(r"\[([A-Z][A-Z0-9_.]*)\] [^\n]*", str(error))
+        condition, lines = (named[1], [named[0]]) if named else ("SPARK_FAILED", lines[1:] or lines)
     message = re.sub(r"\s*SQLSTATE: .*$", "", lines[0].removeprefix(f"[{condition}]")).strip().rstrip(".")
     if condition == "INTERNAL_ERROR":  # Spark's; ours has that name
         condition = "SPARK_FAILED"

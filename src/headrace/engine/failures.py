@@ -38,6 +38,7 @@ class NativeCannot(ExecutionError):
 _HINTS = {
     "DIVIDE_BY_ZERO": "use nullif(divisor, 0) to get NULL instead",
     "REMAINDER_BY_ZERO": "use nullif(divisor, 0) to get NULL instead",
+    "BINARY_ARITHMETIC_OVERFLOW": "cast an operand to a wider type first",
     "ARITHMETIC_OVERFLOW": "cast an operand to a wider type first",
     "CAST_OVERFLOW": "cast to a wider type",
     "CAST_INVALID_INPUT": "use try_cast to get NULL for text that does not parse",
@@ -62,6 +63,7 @@ _BUILT_IN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Could not convert string", "CAST_INVALID_INPUT"),
         (r"Could not cast value .* to DECIMAL|to type DECIMAL\(.* failed", "NUMERIC_VALUE_OUT_OF_RANGE"),
         (r"can't be cast because the value is out of range|Failed to cast decimal value", "CAST_OVERFLOW"),
+        (r"Overflow in (addition|subtraction|multiplication) of INT(8|16) (?!\(0 - )", "BINARY_ARITHMETIC_OVERFLOW"),
         (r"Overflow (in|on)|ROUND of integer", "ARITHMETIC_OVERFLOW"),
     )
 )

@@ -18,7 +18,7 @@ from headrace.engine import native_strings as strings
 from headrace.engine.native_casts import can_raise as cast_can_raise
 from headrace.engine.native_casts import cast, decimal_as_double
 from headrace.engine.native_text import NotNative, cannot, fail, text_literal
-from headrace.plan.exprs import Call, Case, Cast, Column, Expr, Literal
+from headrace.plan.exprs import Call, Case, Cast, Column, Expr, Literal, any_of
 from headrace.types import BIGINT, BOOLEAN, DATE, DOUBLE
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ def can_raise(expr: Expr) -> bool:
     return own or any(can_raise(child) for child in expr.children)
 
 
+_MOST_GUARDED = 200
+"""Parts of AND and OR that may raise: each nests in the one before it, and DuckDB takes a thousand levels."""
+
+
 def _conjunction(call: Call, printer: Printer) -> str:
     return _connective(call, printer, stop="FALSE", go="TRUE")
 
@@ -70,6 +74,8 @@ def _connective(call: Call, printer: Printer, *, stop: str, go: str) -> str:
     word = f" {call.fn.upper()} "
     if not any(can_raise(part) for part in parts[1:]):
         return "(" + word.join(texts) + ")"
+    if len(parts) > _MOST_GUARDED:
+        raise NotNative(f"a long chain of {call.fn.upper()} whose parts may raise")
     result = texts[-1]
     for text in reversed(texts[:-1]):
         condition = f"coalesce({text}, {go})" if go == "TRUE" else f"NOT coalesce({text}, {go})"
@@ -106,9 +112,7 @@ def _nullif(call: Call, printer: Printer) -> str:
 def _in(call: Call, printer: Printer) -> str:
     value, *items = call.args
     if any(can_raise(item) for item in items):
-        result: Expr = Call(BOOLEAN, "=", (value, items[0]))
-        for item in items[1:]:
-            result = Call(BOOLEAN, "or", (result, Call(BOOLEAN, "=", (value, item))))
+        result = any_of([Call(BOOLEAN, "=", (value, item)) for item in items])
         # Spark looks at no item when the value is NULL.
         return f"CASE WHEN ({printer(value)}) IS NULL THEN NULL ELSE {printer(result)} END"
     return f"({printer(value)} IN ({', '.join(printer(item) for item in items)}))"

@@ -31,13 +31,13 @@ from headrace.engine.native_casts import cast
 from headrace.engine.native_decimals import Number, number
 from headrace.engine.native_functions import FUNCTIONS, can_raise, require_plain
 from headrace.engine.native_text import NotNative, is_utc, text_literal
-from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
+from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr, walk
 from headrace.types import BIGINT, DOUBLE
 
 __all__ = ["NotNative", "native", "native_agg"]
 
 LONGEST = 100_000
-"""Characters of SQL beyond which an expression is left to Spark: guards repeat their operands."""
+"""Characters of SQL beyond which an expression is left to Spark, unless it has many parts: guards repeat operands."""
 
 _EPOCH_DAY = dt.date(1970, 1, 1)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -107,7 +107,7 @@ class Printer:
 
     def _bounded(self, expr: Expr) -> str:
         text = self._text(expr)
-        if len(text) > LONGEST:
+        if len(text) > LONGEST and len(text) > LONGEST // 1000 * sum(1 for _ in walk(expr)):
             raise NotNative("the expression is nested too deep")
         return text
 

@@ -118,6 +118,9 @@ def _call(call: Call, args: list[str]) -> str:
             name = call.args[1]
             assert isinstance(name, Literal)
             return f"{args[0]}.{quote(name.value)}"
+        case "window":  # its lengths are text to Spark
+            lengths = [f"'{arg.value} microseconds'" for arg in call.args[1:] if isinstance(arg, Literal)]
+            return f"window({', '.join([args[0], *lengths])})"
         case "window_struct":
             return f"named_struct('start', {args[0]}, 'end', {args[1]})"
         case "window_start":

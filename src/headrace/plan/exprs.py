@@ -223,7 +223,18 @@ def conjuncts(expr: Expr) -> list[Expr]:
 
 def all_of(parts: list[Expr]) -> Expr:
     """The conjunction of ``parts``; ``TRUE`` when there are none."""
-    result: Expr = TRUE
-    for part in parts:
-        result = part if result == TRUE else Call(BOOLEAN, "and", (result, part))
-    return result
+    found = [part for part in parts if part != TRUE]
+    return _in_halves("and", found) if found else TRUE
+
+
+def any_of(parts: list[Expr]) -> Expr:
+    """The disjunction of one or more parts."""
+    return _in_halves("or", parts)
+
+
+def _in_halves(connective: str, parts: list[Expr]) -> Expr:
+    """A tree whose halves are as long as each other, as Spark's are: thousands of parts are not deep."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = (len(parts) + 1) // 2
+    return Call(BOOLEAN, connective, (_in_halves(connective, parts[:middle]), _in_halves(connective, parts[middle:])))

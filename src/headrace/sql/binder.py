@@ -33,11 +33,11 @@ from headrace.plan.nodes import (
     Values,
     renaming,
 )
-from headrace.sql.blocks import Block, boolean
+from headrace.sql.blocks import Block, boolean, refuse_aggregates
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.estimates import COUNTS, has_counts, with_estimates
 from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
-from headrace.sql.grammar import Opaque
+from headrace.sql.grammar import Opaque, parse_expression
 from headrace.sql.lexer import Kind, tokens
 from headrace.sql.ordering import limit_of, means_all, ordinal, sort_key
 from headrace.sql.sampling import drawn_from, is_reservoir
@@ -49,7 +49,7 @@ from headrace.sql.statements import parse
 from headrace.sql.store_assignment import stored, targets_of
 from headrace.sql.subqueries import Around
 from headrace.sql.system import System, is_system, name_of, system_scan
-from headrace.types import BOOLEAN
+from headrace.types import BOOLEAN, STRING, VOID, quote
 
 Ctes = Mapping[str, Node]
 
@@ -191,18 +191,20 @@ class Binder:
 
     def _order_and_limit(self, tree: exp.Expr, node: Node) -> Node:
         """ORDER BY and LIMIT over a whole query: keys name its output columns."""
-        limit, offset = limit_of(tree, self.analyzer)
+        scope = Scope([Source("", node.output)])
+        limit, offset = limit_of(tree, scope, self.analyzer)
         order = tree.args.get("order")
         if order is None and limit is None and not offset:
             return node
-        scope = Scope([Source("", node.output)])
         keys = []
         for item in order.expressions if order is not None else ():
             if means_all(item.this, scope):
                 keys += [sort_key(item, c) for c in node.output]
                 continue
             column = ordinal(item.this, node.output, "ORDER_BY")
-            keys.append(sort_key(item, column or bind_expr(item.this, scope, self.analyzer)))
+            key = column or bind_expr(item.this, scope, self.analyzer)
+            refuse_aggregates(key, item.this, "the ORDER BY of a whole query")
+            keys.append(sort_key(item, key))
         return Sort(node, tuple(keys), limit, offset)
 
     def _values(self, tree: exp.Values) -> Node:
@@ -217,14 +219,25 @@ class Binder:
                 )
         types = []
         for i in range(width):
-            both = common_type(r[i].type for r in rows)
+            met = {r[i].type for r in rows} - {VOID}
+            both = None if STRING in met and len(met) > 1 else common_type(r[i].type for r in rows)
             if both is None:
                 raise SqlError(
-                    "INVALID_INLINE_TABLE", f"column {i + 1} of VALUES mixes types", position=position_of(tree)
+                    "INVALID_INLINE_TABLE",
+                    f"column {i + 1} of VALUES mixes {' and '.join(sorted(t.sql for t in met))}",
+                    position=position_of(tree),
+                    hint="CAST them to one type",
                 )
             types.append(both)
         alias = tree.args.get("alias")
         names = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
+        if names and len(names) != width:
+            raise SqlError(
+                "INVALID_INLINE_TABLE",
+                f"{len(names)} column names are given for {width} columns",
+                position=position_of(alias),
+                hint="give each column one name",
+            )
         columns = tuple(Column.fresh(names[i] if names else f"col{i + 1}", t) for i, t in enumerate(types))
         return Values(columns, tuple(tuple(cast(e, t) for e, t in zip(r, types, strict=True)) for r in rows))
 
@@ -342,9 +355,10 @@ class Binder:
         both = Scope([*scope.sources, *sources], scope.extras)
         using = self._using(join, scope, Scope(sources))
         if using:
-            condition = all_of([self._equal(*pair) for pair in using])
+            condition = all_of([self._equal(*pair, position_of(join)) for pair in using])
         elif (on := join.args.get("on")) is not None:
-            condition = boolean(on, both, self.analyzer)
+            condition = boolean(on, both, self.analyzer, "JOIN_CONDITION_IS_NOT_BOOLEAN_TYPE")
+            refuse_aggregates(condition, on, "a join's condition")
         else:
             condition = Literal(BOOLEAN, True)
         if name == "semi" or name == "anti":
@@ -390,14 +404,15 @@ class Binder:
             named = [(name, position_of(join)) for name in mine if name in theirs]
         return [(_first_named(scope, n, at), _first_named(right, n, at)) for n, at in named]
 
-    def _equal(self, left: Column, right: Column) -> Expr:
+    def _equal(self, left: Column, right: Column, at: Position | None) -> Expr:
         """``left = right`` with Spark's coercion, whatever their relations are called."""
         sides = Scope([Source("left", (left,)), Source("right", (right,))])
-        equality = exp.EQ(
-            this=exp.column(left.name, table="left", quoted=True),
-            expression=exp.column(right.name, table="right", quoted=True),
-        )
-        return boolean(equality, sides, self.analyzer)
+        equality = parse_expression(f"`left`.{quote(left.name)} = `right`.{quote(right.name)}")
+        try:
+            return boolean(equality, sides, self.analyzer)
+        except SqlError as error:
+            error.position = at  # that text is none of the statement's
+            raise
 
     # Outside the algebra
 
@@ -440,7 +455,15 @@ class Binder:
 def _first_named(scope: Scope, name: str, at: Position | None) -> Column:
     """The column USING means: where several relations have one of its name, the first."""
     found = [c for c in scope.star(None, None) if c.name.lower() == name.lower()]
-    return found[0] if found else scope.column((name,), at)
+    if not found:
+        known = ", ".join(dict.fromkeys(c.name for c in scope.star(None, None)))
+        raise SqlError(
+            "UNRESOLVED_USING_COLUMN_FOR_JOIN",
+            f"one side of the join has no column {name}",
+            position=at,
+            hint=f"USING takes names both sides have; that side has {known}",
+        )
+    return found[0]
 
 
 def _row(tree: exp.Expr) -> list[exp.Expr]:

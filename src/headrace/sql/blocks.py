@@ -7,28 +7,30 @@ grouping's column, and a column left over is neither: the query is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from headrace.errors import NotYetSupported, SqlError
 from headrace.plan.canonical import canonical
-from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, SparkExpr, all_of, columns, substitute, walk
+from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, SparkExpr, all_of, columns, substitute, walk
 from headrace.plan.nodes import Aggregate, Filter, Node, Project, Sort, SortKey
 from headrace.sql.coercion import can_cast, cast
-from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
+from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, check_inside_algebra, position_of
 from headrace.sql.fields import depth_of
 from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets, with_grouping_id
 from headrace.sql.lifting import Lift
 from headrace.sql.naming import output_name
 from headrace.sql.ordering import limit_of, means_all, ordinal, sort_key
-from headrace.sql.scope import OutputScope, Scope
+from headrace.sql.scope import OutputScope, Scope, Source
 from headrace.sql.source import replace, text_of
+from headrace.sql.stars import is_star, star_items
 from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
 from headrace.sql.time_windows import Windows, name_fields
 from headrace.sql.tree import dotted
-from headrace.types import BIGINT, BOOLEAN, STRING, TINYINT, VOID, Type
+from headrace.types import BIGINT, BOOLEAN, TINYINT, VOID, Type
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,14 @@ class Item:
     """Whether it names an earlier item by its alias."""
 
 
-def boolean(tree: exp.Expr, scope: Scope | OutputScope, analyzer: Analyzer) -> Expr:
+def boolean(
+    tree: exp.Expr, scope: Scope | OutputScope, analyzer: Analyzer, otherwise: str = "DATATYPE_MISMATCH"
+) -> Expr:
     """A condition; anything but a boolean is an error."""
     expr = bind_expr(tree, scope, analyzer)
     if expr.type != BOOLEAN:
         raise SqlError(
-            "DATATYPE_MISMATCH",
+            otherwise,
             f"a condition must be boolean, but this is {expr.type.sql}",
             position=position_of(tree),
             hint="compare it with something",
@@ -57,8 +61,21 @@ def boolean(tree: exp.Expr, scope: Scope | OutputScope, analyzer: Analyzer) -> E
     return expr
 
 
+_NOT_THERE = ("MISSING_AGGREGATION", "MISSING_GROUP_BY", "FIELD_NOT_FOUND")
+"""What is wrong with a name in HAVING or ORDER BY: to Spark the groups have no such column."""
 _OF_GROUPS = ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION", "MISSING_GROUP_BY", "INVALID_WHERE_CONDITION")
 """What a subquery in HAVING may seem to do wrong that names aggregates of the groups around it."""
+
+
+@contextmanager
+def _as_unresolved(conditions: tuple[str, ...]) -> Iterator[None]:
+    """Errors from within that Spark has no other name for than a column that is not there."""
+    try:
+        yield
+    except SqlError as error:
+        if error.condition in conditions:
+            error.condition = "UNRESOLVED_COLUMN"
+        raise
 
 
 class Block:
@@ -85,10 +102,11 @@ class Block:
         items = self.items()
         keys = self._keys(items, windows)
         having = self.tree.args.get("having")
-        order = self.tree.args.get("order")
         aggregates = any(_has_aggregate(i.expr) for i in items)
-        if keys is None and not aggregates and having is None and not self._orders_by_aggregate(order):
+        if keys is None and not aggregates and having is None:
             return self._finish(items, [i.expr for i in items], None)
+        if having is not None and not has_subquery(having):
+            check_inside_algebra(self._plain(having.this))  # what only Spark knows there, Spark refuses first
         lift = Lift(keys or [], windows.values, lambda c: c.id in self.subqueries.scalars or c.id in self._marks)
         lifted = [lift.expr(i.expr, i.tree) for i in items]
         having_parts = [] if having is None else self._having(having, items, lifted, lift)
@@ -134,7 +152,7 @@ class Block:
                 continue
             existence = self.subqueries.existence(part)
             if existence is not None:
-                _refuse_aggregates(existence.condition, clause, "WHERE")
+                _not_aggregated(existence.condition, clause, "INVALID_WHERE_CONDITION")
                 self._refuse_correlated(existence.condition, part)
                 self.child = existence.join(self.child)
                 continue
@@ -146,8 +164,7 @@ class Block:
 
     def _condition(self, tree: exp.Expr, clause: exp.Expr) -> Expr:
         condition = boolean(tree, self.scope, self.analyzer)
-        _refuse_aggregates(condition, clause, "WHERE")
-        return condition
+        return _not_aggregated(condition, clause, "INVALID_WHERE_CONDITION")
 
     def _filter(self, conditions: list[Expr]) -> None:
         if (condition := all_of(conditions)) != TRUE:
@@ -172,8 +189,8 @@ class Block:
         """The select list."""
         items: list[Item] = []
         for tree in self.tree.expressions:
-            if _is_star(tree):
-                items += self._star(tree)
+            if is_star(tree):
+                items += [Item(name, expr, tree) for name, expr in star_items(tree, self.scope, self._bind)]
                 continue
             inner = tree.this if isinstance(tree, exp.Alias) else tree
             if isinstance(tree, exp.Aliases):
@@ -254,40 +271,6 @@ class Block:
     def _depth_of(self, tree: exp.Expr) -> int:
         return depth_of(self._bind(tree))
 
-    def _star(self, tree: exp.Expr) -> list[Item]:
-        star = tree if isinstance(tree, exp.Star) else tree.this
-        qualifier = tree.args["table"].name if isinstance(tree, exp.Column) else None
-        if tree.args.get("db") is not None:
-            return self._struct_star(tree)
-        try:
-            columns = self.scope.star(qualifier, position_of(tree))
-        except SqlError:
-            return self._struct_star(tree)
-        left_out = star.args.get("except_") or ()
-        for name in left_out:
-            if name.name.lower() not in {c.name.lower() for c in columns}:
-                raise SqlError("UNRESOLVED_COLUMN", f"* has no column {name.name}", position=position_of(name))
-        gone = {n.name.lower() for n in left_out}
-        items = [Item(c.name, c, tree) for c in columns if c.name.lower() not in gone]
-        if not items:
-            raise SqlError("CANNOT_RESOLVE_STAR_EXPAND", "* stands for no column here", position=position_of(tree))
-        return items
-
-    def _struct_star(self, tree: exp.Expr) -> list[Item]:
-        """``s.*``, s being no relation but a struct: its fields."""
-        names = [part.name for part in tree.parts[:-1]] if isinstance(tree, exp.Column) else []
-        try:
-            struct = self._bind(exp.column(*reversed(names), quoted=True))
-        except SqlError:
-            struct = Literal(VOID, None)
-        if struct.type.name != "struct" or any(tree.this.args.values()):
-            raise SqlError(
-                "CANNOT_RESOLVE_STAR_EXPAND",
-                f"there is no relation {'.'.join(names)} in FROM",
-                position=position_of(tree),
-            )
-        return [Item(p.name, Call(p.type, "field", (struct, Literal(STRING, p.name))), tree) for p in struct.type.parts]
-
     # GROUP BY
 
     def _keys(self, items: list[Item], windows: Windows) -> list[tuple[Column, Expr]] | None:
@@ -304,7 +287,7 @@ class Block:
                 raise _lateral_key(lateral)
         else:
             found = [self._key(tree, items) for tree in group.expressions]
-        if any(_is_star(t) for t in self.tree.expressions) and any(
+        if any(is_star(t) for t in self.tree.expressions) and any(
             ordinal(t, items, "GROUP_BY") is not None for t in group.expressions
         ):
             raise SqlError(
@@ -316,7 +299,6 @@ class Block:
         keys: list[tuple[Column, Expr]] = []
         for expr in found:
             expr = windows.key(expr)
-            _refuse_aggregates(expr, group, "GROUP BY")
             if not any(canonical(expr) == canonical(known) for _, known in keys):
                 keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
         return keys
@@ -355,7 +337,6 @@ class Block:
         keys: list[tuple[Column, Expr]] = []
         for tree in trees:
             expr = windows.key(self._key(tree, items))
-            _refuse_aggregates(expr, group, "GROUP BY")
             if any(canonical(expr) == canonical(known) for _, known in keys):
                 raise OutsideAlgebra("grouping sets with one key written in two ways", position_of(group))
             keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
@@ -367,13 +348,14 @@ class Block:
         if item is not None and item.lateral:
             raise _lateral_key(item)
         if item is not None:
-            return item.expr
+            return _not_aggregated(item.expr, tree, "GROUP_BY_POS_AGGREGATE")
         try:
-            return self._bind(tree)
+            key = self._bind(tree)
         except SqlError as error:
             if error.condition != "UNRESOLVED_COLUMN":
                 raise
-            return self._through_aliases(tree, items)
+            key = self._through_aliases(tree, items)
+        return _not_aggregated(key, tree, "GROUP_BY_AGGREGATE")
 
     def _through_aliases(self, tree: exp.Expr, items: list[Item]) -> Expr:
         """A key that may name select items by their aliases, where no column has such a name."""
@@ -435,9 +417,10 @@ class Block:
         try:
             condition = lift.expr(bind_expr(tree, self.scope, self.analyzer), tree)
         except SqlError as error:
-            if error.condition not in ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION", "MISSING_GROUP_BY"):
+            if error.condition not in ("UNRESOLVED_COLUMN", *_NOT_THERE):
                 raise
-            condition = self._through_outputs(tree, items, lifted, lift)
+            with _as_unresolved(_NOT_THERE):
+                condition = self._through_outputs(tree, items, lifted, lift)
         if condition.type not in (BOOLEAN, VOID) and not can_cast(condition.type, BOOLEAN):
             raise OutsideAlgebra(f"HAVING of {condition.type.sql}", position_of(tree))
         return cast(condition, BOOLEAN)  # HAVING count(*) is HAVING count(*) <> 0, where WHERE would refuse a number
@@ -464,25 +447,13 @@ class Block:
             return substitute(bound, outputs.aliases)
         return substitute(lift.expr(bound, tree, keep=outputs.aliases), outputs.aliases)
 
-    def _orders_by_aggregate(self, order: exp.Expr | None) -> bool:
-        """ORDER BY count(*) makes a block an aggregate even if nothing else does."""
-        for item in order.expressions if order is not None else ():
-            if means_all(item.this, self.scope) or has_subquery(item.this):
-                continue  # ORDER BY ALL: the select list decides
-            try:
-                if _has_aggregate(self._bind(item.this)):
-                    return True
-            except SqlError:
-                continue
-        return False
-
     def _sort_exprs(self, items: list[Item], lifted: list[Expr], lift: Lift | None) -> list[SortKey]:
         order = self.tree.args.get("order")
+        if self.tree.args.get("distinct") is not None:
+            return []  # of what is DISTINCT only what is selected can be meant
         keys: list[SortKey] = []
         for item in order.expressions if order is not None else ():
-            # Of what is DISTINCT only what is selected can be meant.
-            below = Scope() if self.tree.args.get("distinct") is not None else self.scope
-            if means_all(item.this, below) and "all" not in {i.name.lower() for i in items}:
+            if means_all(item.this, self.scope) and "all" not in {i.name.lower() for i in items}:
                 keys += [sort_key(item, e) for e in lifted]
                 continue
             if any(True for _ in _existences(item.this)):
@@ -494,7 +465,41 @@ class Block:
                 )
             expr = ordinal(item.this, lifted, "ORDER_BY")
             if expr is None:
-                expr = self._through_outputs(self._plain(item.this), items, lifted, lift)
+                with _as_unresolved((*_NOT_THERE, "AMBIGUOUS_REFERENCE")):
+                    expr = self._through_outputs(self._plain(item.this), items, lifted, lift)
+            if lift is None:
+                refuse_aggregates(expr, item.this, "the ORDER BY of rows that are not grouped")
+            keys.append(sort_key(item, expr))
+        return keys
+
+    def _outputs(self, items: list[Item], columns: Sequence[Column]) -> Scope:
+        """The columns a block gives, as clauses about all of it name them: one without an alias by its relation too."""
+        sources: list[Source] = []
+        known: dict[tuple[str, Expr], Column] = {}
+        for item, column in zip(items, columns, strict=True):
+            if known.setdefault((item.name.lower(), item.expr), column) is not column:
+                continue  # the same once more
+            holders = [s.name for s in self.scope.sources if item.expr in s.columns]
+            bare = holders[-1] if holders and not item.aliased else ""
+            sources.append(Source(bare, (column,)))
+        return Scope(sources)
+
+    def _sort_distinct(self, items: list[Item], columns: Sequence[Column]) -> list[SortKey]:
+        """ORDER BY of SELECT DISTINCT, over the columns it gives."""
+        order = self.tree.args.get("order")
+        outputs = self._outputs(items, columns)
+        keys: list[SortKey] = []
+        for item in order.expressions if order is not None else ():
+            if means_all(item.this, outputs):
+                keys += [sort_key(item, c) for c in columns]
+                continue
+            try:
+                expr = ordinal(item.this, columns, "ORDER_BY") or bind_expr(item.this, outputs, self.analyzer)
+            except SqlError as error:
+                if error.condition == "UNRESOLVED_COLUMN":
+                    error.hint = "SELECT DISTINCT is ordered by what it selects: add it to the select list"
+                raise
+            refuse_aggregates(expr, item.this, "the ORDER BY of SELECT DISTINCT")
             keys.append(sort_key(item, expr))
         return keys
 
@@ -503,8 +508,8 @@ class Block:
         if sorts is None:
             sorts = self._sort_exprs(items, exprs, None)
             self.child = self.subqueries.join_used(self.child, [*exprs, *(k.expr for k in sorts)])
-        limit, offset = limit_of(self.tree, self.analyzer)
         outputs = [(Column.fresh(i.name, e.type), e) for i, e in zip(items, exprs, strict=True)]
+        limit, offset = limit_of(self.tree, self._outputs(items, [c for c, _ in outputs]), self.analyzer)
         distinct = self.tree.args.get("distinct")
         if distinct is not None and distinct.args.get("on"):
             raise OutsideAlgebra("DISTINCT ON", position_of(distinct))
@@ -515,22 +520,14 @@ class Block:
         for key in sorts:
             found = [c for c, e in [*outputs, *hidden] if e == key.expr]
             if not found:
-                if distinct is not None:
-                    raise SqlError(
-                        "UNRESOLVED_COLUMN",
-                        "SELECT DISTINCT can be ordered by its own columns only",
-                        position=position_of(self.tree.args["order"]),
-                        hint="add the expression to the select list",
-                    )
                 found = [Column.fresh("sort", key.expr.type)]
                 hidden.append((found[0], key.expr))
             keys.append(SortKey(found[0], key.descending, key.nulls_first))
         node: Node = Project(self.child, (*outputs, *hidden))
         if distinct is not None:
             named = tuple((Column.fresh(c.name, c.type), c) for c, _ in outputs)
-            renamed = {c.id: out for out, c in named}
-            node = Aggregate(node, tuple((out, c) for out, c in named), ())
-            keys = [SortKey(substitute(k.expr, renamed), k.descending, k.nulls_first) for k in keys]
+            node = Aggregate(node, named, ())
+            keys = self._sort_distinct(items, [c for c, _ in named])
         if keys or limit is not None or offset:
             node = Sort(node, tuple(keys), limit, offset)
         if hidden:
@@ -562,23 +559,34 @@ def _ambiguous(name: str, tree: exp.Expr) -> SqlError:
     )
 
 
-def _is_star(tree: exp.Expr) -> bool:
-    return isinstance(tree, exp.Star) or (isinstance(tree, exp.Column) and isinstance(tree.this, exp.Star))
-
-
 def _has_aggregate(expr: Expr) -> bool:
     return any(isinstance(e, Agg) for e in walk(expr))
 
 
-def _refuse_aggregates(expr: Expr, tree: exp.Expr, where: str) -> None:
+_INSTEAD = {
+    "INVALID_WHERE_CONDITION": ("WHERE", "filter groups with HAVING"),
+    "GROUP_BY_AGGREGATE": ("GROUP BY", "group by columns, not by what is computed of groups"),
+    "GROUP_BY_POS_AGGREGATE": ("GROUP BY", "group by the places of columns, not of what is computed of groups"),
+}
+"""Where aggregates cannot stand, and what to do, by the error's name."""
+
+
+def _not_aggregated(expr: Expr, tree: exp.Expr, otherwise: str) -> Expr:
+    """The expression, which may hold no aggregate."""
+    if _has_aggregate(expr):
+        where, hint = _INSTEAD[otherwise]
+        raise SqlError(otherwise, f"aggregates are not allowed in {where}", position=position_of(tree), hint=hint)
+    return expr
+
+
+def refuse_aggregates(expr: Expr, tree: exp.Expr, where: str) -> None:
+    """An error if there is an aggregate where Spark's operator cannot compute one."""
     if _has_aggregate(expr):
         raise SqlError(
-            "INVALID_WHERE_CONDITION" if where == "WHERE" else "GROUP_BY_AGGREGATE",
-            f"aggregates are not allowed in {where}",
+            "UNSUPPORTED_EXPR_FOR_OPERATOR",
+            f"there is nothing to aggregate in {where}",
             position=position_of(tree),
-            hint="filter groups with HAVING"
-            if where == "WHERE"
-            else "group by columns, not by what is computed of groups",
+            hint="aggregate in a subquery, and name its column here",
         )
 
 

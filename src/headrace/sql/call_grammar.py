@@ -179,8 +179,10 @@ class Calls(TypeNames):
                 self.expect("LAST")
         return self.made(exp.Ordered(this=key, desc=descending, nulls_first=nulls), start)
 
-    def cast(self, word: str, start: int) -> exp.Expr:
+    def cast(self, word: str, start: int) -> exp.Expr | None:
         value = self.expression()
+        if self.word() in (",", ")"):
+            return None
         self.expect("AS")
         make = exp.Cast if word == "CAST" else exp.TryCast
         return make(this=value, to=self.type())

@@ -11,6 +11,7 @@ Trees are built of sqlglot's classes; every node knows its stretch of the text (
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 from sqlglot import exp
 
@@ -82,18 +83,27 @@ class Expressions(Calls):
     # Conditions
 
     def expression(self) -> exp.Expr:
-        start = self.at
-        left = self.conjunction()
-        while self.take("OR"):
-            left = self.made(exp.Or(this=left, expression=self.conjunction()), start)
-        return left
+        return self.chain("OR", exp.Or, self.conjunction)
 
     def conjunction(self) -> exp.Expr:
-        start = self.at
-        left = self.negation()
-        while self.take("AND"):
-            left = self.made(exp.And(this=left, expression=self.negation()), start)
-        return left
+        return self.chain("AND", exp.And, self.negation)
+
+    def chain(self, word: str, make: type[exp.Expr], read: Callable[[], exp.Expr]) -> exp.Expr:
+        """``a OR b OR …`` as the tree Spark makes of it, whose halves are as long as each other: none is deep."""
+        starts, parts, ends = [self.at], [read()], [self.at]
+        while self.take(word):
+            starts.append(self.at)
+            parts.append(read())
+            ends.append(self.at)
+
+        def joined(low: int, high: int) -> exp.Expr:
+            if low == high:
+                return parts[low]
+            middle = (low + high) // 2
+            node = make(this=joined(low, middle), expression=joined(middle + 1, high))
+            return at_span(node, Span(self.text, self.tokens[starts[low]].start, self.tokens[ends[high] - 1].end))
+
+        return joined(0, len(parts) - 1)
 
     def negation(self) -> exp.Expr:
         start = self.at
@@ -132,6 +142,13 @@ class Expressions(Calls):
         if self.take("IN"):
             if self.word() == "(" and self.at_query(1):
                 return self.made(exp.In(this=value, query=self.subquery()), start)
+            if self.word() == "(" and self.word(1) == ")":
+                raise SqlError(
+                    "INVALID_SQL_SYNTAX",
+                    "IN () names nothing to be in",
+                    position=place(self.text, self.tokens[self.at].start),
+                    hint="write at least one value, or FALSE for the whole test",
+                )
             return self.made(exp.In(this=value, expressions=self.listed(self.expression)), start)
         if self.take("RLIKE") or self.take("REGEXP"):
             return self.made(exp.RegexpLike(this=value, expression=self.value()), start)
@@ -281,7 +298,7 @@ class Expressions(Calls):
             return self.case(start)
         if word == "INTERVAL" and self.at_interval():
             return self.interval(start)
-        reader = SYNTACTIC.get(word) if after == "(" else None
+        reader = SYNTACTIC.get(word) if after == "(" and self.word(2) != ")" else None
         if reader is not None:
             self.at += 2
             found = reader(self, word, start)

@@ -24,7 +24,7 @@ from datetime import tzinfo
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.plan.exprs import Agg, Call, Case, Cast, Expr, Literal, SparkExpr
+from headrace.plan.exprs import Agg, Call, Case, Cast, Expr, Literal, SparkExpr, walk
 from headrace.sql import literals
 from headrace.sql.arithmetic import Mismatch
 from headrace.sql.coercion import can_cast, cast
@@ -83,8 +83,8 @@ _EXTRACTED = {
     **dict.fromkeys(("minute", "m", "min", "mins", "minutes"), "minute"),
 }
 _WINDOW = other("struct<start:timestamp,end:timestamp>")
-_ONLY_IN_CALLS = (exp.Kwarg, exp.Alias, exp.Aliases)
-"""Arguments that are no values: ``f(x => 1)``, ``struct(1 AS a)``."""
+_ONLY_IN_CALLS = (exp.Kwarg, exp.Alias, exp.Aliases, exp.Distinct)
+"""Arguments that are no values: ``f(x => 1)``, ``struct(1 AS a)``, ``f(DISTINCT 1)``."""
 
 
 class _Binder:
@@ -195,6 +195,13 @@ class _Binder:
         pattern = node
         if isinstance(node, exp.Escape):
             pattern, escape = node.this, (node.expression,)
+            if len(node.expression.name) != 1:
+                raise SqlError(
+                    "INVALID_ESC",
+                    f"{text_of(node.expression)} is not one character, so nothing can be escaped by it",
+                    position=position_of(node.expression),
+                    hint="write one character, for example ESCAPE '!'",
+                )
         if not isinstance(pattern, exp.Like) or isinstance(pattern.expression, exp.Any | exp.All):
             return self.spark(node)
         return self.call("like", node, (pattern.this, pattern.expression, *escape))
@@ -301,7 +308,7 @@ class _Binder:
     def function(self, node: exp.Expr) -> Expr:
         assert isinstance(node, exp.Anonymous)
         name, args = function_name(node), tuple(node.expressions)
-        if any(isinstance(a, _ONLY_IN_CALLS) for a in args):
+        if any(isinstance(a, _ONLY_IN_CALLS) for a in args) and name not in AGGREGATES:
             return self.spark_aggregate(node, None) if self.is_aggregate(node) else self.spark(node)
         if name in AGGREGATES:
             return self.aggregate(node, None)
@@ -388,9 +395,14 @@ class _Binder:
     def filter(self, where: exp.Expr | None) -> Expr | None:
         if where is None:
             return None
+        within, self.within_aggregate = self.within_aggregate, False
         bound = self.bind(where)
-        with self.at(where):
-            return condition(bound)
+        self.within_aggregate = within
+        if any(isinstance(part, Agg) for part in walk(bound)):
+            raise _wrong_filter("holds an aggregate", "filter the rows by their own columns, groups by HAVING", where)
+        if bound.type != BOOLEAN:
+            raise _wrong_filter(f"must be boolean, but is {bound.type}", "compare it with something", where)
+        return bound
 
     def spark_aggregate(self, node: exp.Expr, where: exp.Expr | None, *, entered: bool = False) -> Expr:
         """An aggregate only Spark knows: its call as a template over its columns."""
@@ -447,6 +459,10 @@ def _claimable(name: str, args: tuple[Expr, ...]) -> bool:
     if name in ("+", "-", "isnull", "isnotnull", "coalesce", "nvl", "ifnull", "if", "in"):
         return True
     return all(a.type.is_native for a in args)
+
+
+def _wrong_filter(what: str, hint: str, where: exp.Expr) -> SqlError:
+    return SqlError("INVALID_AGGREGATE_FILTER", f"FILTER's condition {what}", position=position_of(where), hint=hint)
 
 
 def _wrong_arity(name: str, given: int, least: int, most: int | None, node: exp.Expr) -> SqlError:

@@ -125,7 +125,10 @@ def _comment_end(text: str, start: int) -> int:
         if depth == 0:
             return found.end()
     raise SqlError(
-        "PARSE_SYNTAX_ERROR", "a comment is not closed", position=place(text, start), hint="end a comment with */"
+        "UNCLOSED_BRACKETED_COMMENT",
+        "a comment is not closed",
+        position=place(text, start),
+        hint="end a comment with */",
     )
 
 

@@ -8,36 +8,56 @@ from typing import TypeVar
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.plan.exprs import Expr, Literal
+from headrace.plan.exprs import Agg, Column, Expr, Literal, walk
 from headrace.plan.nodes import SortKey
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
 from headrace.sql.scope import Scope
+from headrace.types import INT
 
 T = TypeVar("T")
 
 
-def limit_of(tree: exp.Expr, analyzer: Analyzer) -> tuple[int | None, int]:
-    """LIMIT and OFFSET of a query, which must be constants."""
+def limit_of(tree: exp.Expr, outputs: Scope, analyzer: Analyzer) -> tuple[int | None, int]:
+    """LIMIT and OFFSET of a query, which must be constants; they can name its output columns, to no avail."""
 
     def constant(part: str) -> int | None:
         clause = tree.args.get(part)
         if clause is None:
             return None
-        try:
-            bound = bind_expr(clause.expression, Scope(), analyzer)
-        except SqlError as error:
-            if error.condition != "UNRESOLVED_COLUMN":
-                raise
-            raise SqlError(
-                "INVALID_LIMIT_LIKE_EXPRESSION", f"{part.upper()} names a column", position=error.position
-            ) from None
-        if not isinstance(bound, Literal) or not isinstance(bound.value, int):
-            raise OutsideAlgebra(f"a computed {part.upper()}", position_of(clause))
-        if bound.value < 0:
-            raise SqlError("INVALID_LIMIT_LIKE_EXPRESSION", f"{part.upper()} is negative", position=position_of(clause))
-        return bound.value
 
-    return constant("limit"), constant("offset") or 0
+        def wrong(what: str) -> SqlError:
+            hint = "write a whole number of rows, not negative"
+            return SqlError(
+                "INVALID_LIMIT_LIKE_EXPRESSION", f"{part.upper()} {what}", position=position_of(clause), hint=hint
+            )
+
+        bound = bind_expr(clause.expression, outputs, analyzer)
+        if any(isinstance(e, Column | Agg) for e in walk(bound)):
+            raise wrong("must be the same for all rows")
+        if bound.type != INT:
+            raise wrong(f"must be an int, not {bound.type}")
+        if not isinstance(bound, Literal):
+            raise OutsideAlgebra(f"a computed {part.upper()}", position_of(clause))
+        if bound.value is None:
+            raise wrong("is NULL")
+        if bound.value < 0:
+            raise wrong("is negative")
+        found: int = bound.value
+        return found
+
+    limit, offset = constant("limit"), constant("offset") or 0
+    if limit is not None and limit + offset > _MOST_ROWS:
+        raise SqlError(
+            "SUM_OF_LIMIT_AND_OFFSET_EXCEEDS_MAX_INT",
+            f"LIMIT and OFFSET are more than {_MOST_ROWS} rows together",
+            position=position_of(tree.args["limit"]),
+            hint="leave LIMIT out to have all rows there are",
+        )
+    return limit, offset
+
+
+_MOST_ROWS = 2**31 - 1
+"""How many rows LIMIT and OFFSET may count, and places in a select list: an int's most."""
 
 
 def means_all(node: exp.Expr, scope: Scope) -> bool:
@@ -53,9 +73,13 @@ def means_all(node: exp.Expr, scope: Scope) -> bool:
 
 def ordinal(node: exp.Expr, items: Sequence[T], clause: str) -> T | None:
     """``ORDER BY 2``, ``GROUP BY 2``: the second item of the select list."""
+    while isinstance(node, exp.Paren):
+        node = node.this
     if not isinstance(node, exp.Literal) or node.is_string or not node.name.removeprefix("-").isdigit():
         return None
     index = int(node.name)
+    if abs(index) > _MOST_ROWS:
+        return None  # to Spark a bigint is a value like any other
     if not 1 <= index <= len(items):
         raise SqlError(
             f"{clause}_POS_OUT_OF_RANGE",

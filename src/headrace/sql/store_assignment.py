@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlglot import exp
+
 from headrace.catalog import Stream, Table
-from headrace.errors import Position, SqlError
+from headrace.errors import ExecutionError, Position, SqlError
 from headrace.plan.exprs import Column, Expr, Literal
 from headrace.plan.nodes import Node, Project
 from headrace.sql.coercion import can_store, cast
@@ -30,6 +35,17 @@ def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at:
         else:
             exprs.append((out, Literal(column.type, None)))
     return Project(source, tuple(exprs))
+
+
+@contextmanager
+def storing(query: exp.Expr | None = None) -> Iterator[None]:
+    """A value too large for its column has a name of its own, unless the query says the cast itself."""
+    try:
+        yield
+    except ExecutionError as error:
+        if error.condition == "CAST_OVERFLOW" and (query is None or query.find(exp.Cast) is None):
+            error.condition = "CAST_OVERFLOW_IN_TABLE_INSERT"
+        raise
 
 
 def targets_of(relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Schema:

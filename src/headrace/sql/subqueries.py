@@ -24,7 +24,20 @@ from typing import TYPE_CHECKING, Protocol
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.plan.exprs import Agg, Call, Case, Column, Expr, Literal, all_of, columns, conjuncts, substitute, walk
+from headrace.plan.exprs import (
+    Agg,
+    Call,
+    Case,
+    Column,
+    Expr,
+    Literal,
+    all_of,
+    any_of,
+    columns,
+    conjuncts,
+    substitute,
+    walk,
+)
 from headrace.plan.nodes import (
     ALWAYS,
     ONE_ROW,
@@ -201,7 +214,7 @@ class Subqueries:
             return Existence(False, plan, all_of([*correlated, *(_equal(a, b) for a, b in pairs)]), tree)
         if len(pairs) == 1 and not correlated:
             return self._not_in(plan, *pairs[0], tree)
-        unknown = [_any_of(_equal(a, b), _is_null(a), _is_null(b)) for a, b in pairs]
+        unknown = [any_of([_equal(a, b), _is_null(a), _is_null(b)]) for a, b in pairs]
         return Existence(True, plan, all_of([*correlated, *unknown]), tree)
 
     def _not_in(self, plan: Node, outer: Expr, inner: Expr, tree: exp.Expr) -> Existence:
@@ -375,13 +388,6 @@ def _equal(a: Expr, b: Expr) -> Expr:
 
 def _is_null(a: Expr) -> Expr:
     return Call(BOOLEAN, "isnull", (a,))
-
-
-def _any_of(*parts: Expr) -> Expr:
-    result = parts[0]
-    for part in parts[1:]:
-        result = Call(BOOLEAN, "or", (result, part))
-    return result
 
 
 def _at_most_one(node: Node) -> bool:

@@ -41,7 +41,7 @@ def check_inside_algebra(node: exp.Expr) -> None:
             raise OutsideAlgebra("a window function", position_of(part))
         if isinstance(part, exp.Query | exp.Exists):
             raise OutsideAlgebra("a subquery in an expression", position_of(part))
-        if isinstance(part, exp.Star) and function_name(part.parent or part) != "count":
+        if isinstance(part, exp.Star) and not _is_count_of_rows(part.parent):
             raise OutsideAlgebra("a star inside an expression", position_of(part))
         if isinstance(part, exp.Lambda):
             raise OutsideAlgebra("a lambda function", position_of(part))
@@ -51,6 +51,11 @@ def check_inside_algebra(node: exp.Expr) -> None:
             raise OutsideAlgebra(f"the generator {name}", position_of(part))
         if name in ("grouping", "grouping_id"):
             raise OutsideAlgebra("grouping sets", position_of(part))
+
+
+def _is_count_of_rows(call: exp.Expr | None) -> bool:
+    """Whether this is count(*), the only call in which a star is not the columns it stands for."""
+    return isinstance(call, exp.Anonymous) and function_name(call) == "count" and len(call.expressions) == 1
 
 
 __all__ = ["OutsideAlgebra", "check_inside_algebra", "dotted", "function_name", "position_of"]

@@ -97,6 +97,8 @@ class TypeNames(TokenReader):
     def _nested(self, token: Token, name: str) -> str:
         if name == "struct" and self.take("<>"):
             return "struct<>"
+        if self.word() == "<>":
+            self.fail("a type between < and >")
         if not self.take("<"):
             forms = {"array": "ARRAY<INT>", "map": "MAP<STRING, INT>", "struct": "STRUCT<a: INT>"}
             raise SqlError(

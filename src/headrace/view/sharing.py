@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 from headrace.catalog import Stream
 from headrace.engine.columns import is_key, is_partial
@@ -42,13 +41,14 @@ from headrace.plan.exprs import (
     Expr,
     Literal,
     all_of,
+    any_of,
     columns,
     conjuncts,
     substitute,
 )
 from headrace.plan.moments import MOMENTS
 from headrace.plan.nodes import Aggregate, Filter, Join, JoinKind, Node, Project, Scan
-from headrace.types import BIGINT, BOOLEAN
+from headrace.types import BIGINT
 from headrace.view.compiled import InsertPipeline
 
 BITS = 62
@@ -229,7 +229,7 @@ def _joined_once(stream: Scan, groups: Sequence[Sequence[_Grouping]], zone: str)
     members = [m for group in groups for m in group]
     common = _in_all(members)
     others = [all_of([e for e in m.filters if e not in common]) for m in members]
-    wanted = [*common, *([] if TRUE in others else [_any_of(others)])]
+    wanted = [*common, *([] if TRUE in others else [any_of(list(dict.fromkeys(others)))])]
     probes = members[0].probes
     read = {c for m in members for e in (*m.keys, *m.aggs, *m.filters) for c in columns(e)}
     joined = _joined(_narrowed(stream, [*read, *wanted, *(p.condition for p in probes)]), probes)
@@ -323,7 +323,7 @@ def _shared(stream: Scan, members: Sequence[_Grouping], zone: str) -> Shared:
         parts.append(Part(member.native.state, (*(c.name for c, _ in keys), *columns_of), bit, member.native.schema))
     if probes and TRUE not in own:
         # Nobody wants a row that passes none: spare it the joins.
-        common.append(_any_of(conditions))
+        common.append(any_of(list(dict.fromkeys(conditions))))
     mask = ((Column.fresh(MASK, BIGINT), _mask(conditions)),) if conditions else ()
     exprs = [*(e for _, e in (*keys, *mask)), *asked, *common, *(p.condition for p in probes)]
     rows = _joined(_narrowed(stream, exprs), probes)
@@ -355,10 +355,6 @@ def _source(scan: Scan) -> str:
 def _in_all(members: Sequence[_Grouping]) -> list[Expr]:
     """The filters that all have."""
     return [e for e in dict.fromkeys(members[0].filters) if all(e in m.filters for m in members)]
-
-
-def _any_of(conditions: Sequence[Expr]) -> Expr:
-    return reduce(lambda a, b: Call(BOOLEAN, "or", (a, b)), dict.fromkeys(conditions))
 
 
 def _mask(conditions: Sequence[Expr]) -> Expr:

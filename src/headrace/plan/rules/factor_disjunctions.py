@@ -3,9 +3,8 @@
 A join condition hidden in each branch would otherwise leave a product of two relations.
 """
 
-from headrace.plan.exprs import Call, Expr, all_of, conjuncts
+from headrace.plan.exprs import Call, Expr, all_of, any_of, conjuncts
 from headrace.plan.nodes import Filter, Join, Node, rewrite_plan
-from headrace.types import BOOLEAN
 
 
 def factor_disjunctions(root: Node) -> Node:
@@ -26,6 +25,7 @@ def factor_disjunctions(root: Node) -> Node:
 def factor(condition: Expr) -> Expr:
     """
     >>> from headrace.plan.exprs import Column
+    >>> from headrace.types import BOOLEAN
     >>> from headrace.plan.render import render_expr
     >>> a, b, c = (Column(BOOLEAN, i, n) for i, n in enumerate("abc"))
     >>> both = lambda x, y: Call(BOOLEAN, "and", (x, y))
@@ -40,14 +40,6 @@ def disjuncts(expr: Expr) -> list[Expr]:
     if isinstance(expr, Call) and expr.fn == "or":
         return [part for arg in expr.args for part in disjuncts(arg)]
     return [expr]
-
-
-def any_of(parts: list[Expr]) -> Expr:
-    """The disjunction of one or more parts."""
-    result = parts[0]
-    for part in parts[1:]:
-        result = Call(BOOLEAN, "or", (result, part))
-    return result
 
 
 def _factored(part: Expr) -> list[Expr]:

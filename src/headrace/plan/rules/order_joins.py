@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from headrace.plan.exprs import Call, Column, Expr, Literal, all_of, columns, conjuncts
+from headrace.plan.exprs import Call, Column, Expr, Literal, all_of, any_of, columns, conjuncts
 from headrace.plan.nodes import (
     ALWAYS,
     Filter,
@@ -30,7 +30,7 @@ from headrace.plan.nodes import (
     streams_in,
     walk_plan,
 )
-from headrace.plan.rules.factor_disjunctions import any_of, disjuncts
+from headrace.plan.rules.factor_disjunctions import disjuncts
 
 
 def order_joins(root: Node) -> Node:
