@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -153,3 +154,12 @@ def test_names_of_columns_that_cannot_be_read_are_refused_by_name() -> None:
     for rows in ([{Unprintable(): 1}], {Unprintable(): [1]}, pd.DataFrame({Unprintable(): [1]})):
         with pytest.raises(DataError, match="INSERT_INPUT_FAILED"):
             kept(rows, "int")
+
+
+def test_types_that_only_polars_has_are_refused_by_column() -> None:
+    for wide, type in ((pl.Int128, "int"), (pl.List(pl.Int128), "array<int>")):
+        column = pl.Series([[1] if type != "int" else 1], dtype=wide)
+        for rows in (pl.DataFrame({"v": column}), pl.LazyFrame({"v": column}), {"v": column}):
+            with pytest.raises(DataError, match=r"INSERT_TYPE_MISMATCH\] column v is .*Int128") as caught:
+                kept(rows, type)
+            assert "cast" in str(caught.value.hint)

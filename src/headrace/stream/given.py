@@ -61,6 +61,19 @@ def unknown_input(data: object) -> DataError:
     )
 
 
+def refuse_foreign_types(columns: Iterable[tuple[str, Any]]) -> None:
+    """Refuse columns of Polars whose types Arrow does not have, each by its name."""
+    for name, column in columns:
+        try:
+            column.rename("").head(0).to_arrow()
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise DataError(
+                "INSERT_TYPE_MISMATCH",
+                f"column {name} is {column.dtype} in Polars, which Arrow does not have",
+                hint=f"cast it to a type that Arrow has: polars.col({name!r}).cast(polars.Int64), for one",
+            ) from error
+
+
 def printed(value: object, how: Callable[[object], str] = repr) -> str:
     """A value as an error message shows it, whatever its own code makes of that."""
     try:
@@ -101,7 +114,10 @@ def column_of(name: object, given: Any) -> Any:
                 hint="give one value a row; for arrays give a list of lists",
             )
         if hasattr(given, "to_arrow") and type(given).__module__.startswith("polars"):
-            return given.rename("").to_arrow() if not any("\0" in n for n in fields_of(given.dtype)) else list(given)
+            if any("\0" in n for n in fields_of(given.dtype)):
+                return list(given)
+            refuse_foreign_types([(str(name), given)])
+            return given.rename("").to_arrow()
         kind = str(getattr(given, "dtype", "object"))
         if kind == "datetime64[D]":
             _refuse_far_days(name, given)

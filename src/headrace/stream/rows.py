@@ -33,6 +33,7 @@ from headrace.stream.given import (
     foreign,
     holds_objects,
     of_pandas,
+    refuse_foreign_types,
     unknown_input,
 )
 from headrace.stream.lengths import TooLong, first_too_long, fitted, too_long
@@ -75,6 +76,7 @@ def to_arrow(data: Any, schema: Schema, *, zone: str = "UTC") -> pa.Table | pa.R
         match_columns(data.columns, schema)
         if any("\0" in name for kind in data.dtypes for name in fields_of(kind)):
             raise DataError("UNKNOWN_FIELD", "the name of a field has a NUL character", hint="rename it")
+        refuse_foreign_types((name, data.get_column(name)) for name in data.columns)
     if isinstance(data, pa.RecordBatchReader):
         return _reader(data, schema, zone)
     if module == "pyarrow" and hasattr(data, "scanner"):  # a dataset
