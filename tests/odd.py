@@ -233,6 +233,11 @@ def _parts(text: str) -> list[str]:
     return [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
+class _Mute:
+    def __repr__(self) -> str:
+        raise LookupError("no words")
+
+
 class _Strange:
     """Something that is none of what it says."""
 
@@ -269,6 +274,8 @@ def scalar(random: Random) -> Any:
             *(uuid.UUID(int=7),),
             *([], [1], [None], [[1]], (1,), {}, {"a": 1}, {"a": 1, "b": "c"}, {1, 2}, range(2), _endless()),
             *(object, len),
+            *(pd.Timestamp("2024-01-01 00:00:00.000000001"), np.array(None), np.array(["2024"], "datetime64[ns]")),
+            *(_Mute(), [_Mute()], {_Mute(): _Mute()}),
             *(_Strange(), Ellipsis, NotImplemented, ValueError("v"), [object()], {"a": {"a": {}}}, [["x"], [1]]),
         )
     )  # fmt: skip

@@ -15,11 +15,9 @@ answer keeps changing yet stays a handful of rows.
 from __future__ import annotations
 
 import logging
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +37,7 @@ from rich.table import Table
 
 from headrace.errors import HeadraceError
 from headrace.parquet_files import spark_reader, write_parquet
+from headrace.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -349,17 +348,15 @@ def run(events: int = 5_000_000, seconds: float = 8.0, seed: int = 42) -> int:
     screen = Screen(Console(highlight=False))
     # An interrupted call to the JVM is logged with its traceback; Ctrl-C is no news here.
     logging.getLogger().addHandler(logging.NullHandler())
-    directory = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     try:
-        return _run(screen, directory, events, seconds, seed)
+        with temporary_folder() as directory:
+            return _run(screen, directory, events, seconds, seed)
     except KeyboardInterrupt:
         screen.say("\nStopped. Nothing is left behind.")
         return 130
     except HeadraceError as error:
         screen.say(f"[red]{error}[/]")
         return 1
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _run(screen: Screen, directory: Path, events: int, seconds: float, seed: int) -> int:

@@ -45,6 +45,8 @@ def mark(table: Table) -> Mark:
     try:
         return tuple((str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in _paths(table.files))
     except (DataError, FileNotFoundError) as error:
+        if isinstance(error, DataError) and error.condition != "PATH_NOT_FOUND":
+            raise DataError(error.condition, f"table {table.name}: {error.message}", hint=error.hint) from error
         raise DataError(
             "PATH_NOT_FOUND",
             f"table {table.name}: no file at {table.files.location}",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import headrace
 from headrace.errors import DataError, HeadraceError
 from headrace.stream import files
 from headrace.stream.csv import CsvOptions, CsvSlice, read_csv
@@ -101,3 +104,55 @@ def test_tsv_is_csv_with_tabs(tmp_path: Path) -> None:
     options = CsvOptions.of({}, delimiter="\t")
     (plan,) = files.plan_slices([path], "tsv", options, SCHEMA, ("b",), 1)
     assert [b.to_pylist() for b in read_csv(plan, options, SCHEMA, ("b",))] == [[{"b": "x,y"}]]  # type: ignore[arg-type]
+
+
+KINDS = {
+    "a pipe": lambda path: os.mkfifo(path),
+    "a socket": lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket is short
+    Path("d").mkdir()
+    Path("d/a.csv").write_text("1\n")
+    KINDS[kind](Path("d/f.csv"))
+    with headrace.connect() as db:
+        db.sql("CREATE STREAM s (a INT)")
+        db.sql("CREATE TABLE t (a INT)")
+        statements = [
+            *(f"COPY {target} FROM '{path}'" for target in "st" for path in ("d/f.csv", "d/*.csv", "**/*.csv")),
+            *(f"CREATE TABLE u (a INT) USING csv LOCATION '{path}'" for path in ("d/f.csv", "d", "d/*")),
+            *(f"CREATE TABLE u USING parquet LOCATION '{path}'" for path in ("d/f.csv", "d/f*")),
+        ]
+        for statement in statements:
+            with pytest.raises(DataError, match=r"PATH_NOT_A_FILE.*f\.csv is a"):
+                db.sql(statement)
+        Path("d/f.csv").rename("f.csv")
+        db.sql("CREATE TABLE u (a INT) USING csv LOCATION 'd'")
+        assert db.sql("FROM u").rows() == [(1,)]
+        Path("f.csv").rename("d/f.csv")
+        with pytest.raises(DataError, match=r"PATH_NOT_A_FILE.*table u: .*f\.csv is a"):
+            db.sql("FROM u")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("", r"INVALID_PATH\] the path is empty"),
+        ("file://", r"INVALID_PATH\] the path is empty"),
+        ("a\0b.csv", r"INVALID_PATH\] 'a\\x00b\.csv' holds a NUL"),
+        ("  ", r"PATH_NOT_FOUND\] no file matches '  '"),
+        ("a\x1b[2J.csv", r"PATH_NOT_FOUND\] no file matches 'a\\x1b"),
+    ],
+)
+def test_paths_that_look_like_others_are_shown_as_they_are(path: str, said: str) -> None:
+    with headrace.connect() as db:
+        db.sql("CREATE TABLE t (a INT)")
+        with pytest.raises(DataError, match=said):
+            db.sql(f"COPY t FROM '{path}'")
+        if "INVALID" in said:
+            with pytest.raises(HeadraceError, match="INVALID_PATH"):
+                db.sql(f"CREATE TABLE u (a INT) USING csv LOCATION '{path}'")

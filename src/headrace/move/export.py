@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -46,6 +45,7 @@ from headrace.private import inside, make_folder, new_file, open_file, parse_jso
 from headrace.spark.inbox import INBOX
 from headrace.spark.published import CHECKPOINTS
 from headrace.store.directory import DATABASE, LOG, MARKER, SEGMENTS, UNFINISHED, checksum, sync_file
+from headrace.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,10 +72,10 @@ def export(db: Database, path: str | os.PathLike[str]) -> Ticket:
     with _reached(address):
         if where.get_file_info(fs.FileSelector(inside, allow_not_found=True)):
             raise _not_empty(address)
-    with _written(address), tempfile.TemporaryDirectory(prefix="headrace-export-") as near:
-        found = _export(db, Path(near) / "ticket")
+    with _written(address), temporary_folder() as near:
+        found = _export(db, near / "ticket")
         try:
-            fs.copy_files(str(Path(near) / "ticket" / _CONTENT), f"{inside}/{_CONTENT}", destination_filesystem=where)
+            fs.copy_files(str(near / "ticket" / _CONTENT), f"{inside}/{_CONTENT}", destination_filesystem=where)
             with where.open_output_stream(f"{inside}/{MANIFEST}") as out:
                 out.write(sealed(found.manifest).encode())
         except BaseException:
@@ -170,14 +170,14 @@ def open_ticket(
         from pyarrow import fs
 
         where, inside = _filesystem(address)
-        with tempfile.TemporaryDirectory(prefix="headrace-open-") as near:
+        with temporary_folder() as near:
             with _reached(address):
                 if where.get_file_info(f"{inside}/{MANIFEST}").type == fs.FileType.NotFound:
                     raise not_a_ticket(address, where.get_file_info(inside).type != fs.FileType.NotFound)
                 if isinstance(where, fs.LocalFileSystem):
                     require_readable_plain(Path(inside))  # other filesystems have no links
-                fs.copy_files(inside, near, source_filesystem=where)
-            return open_ticket(near, path, spark=spark, trust=trust, **settings)
+                fs.copy_files(inside, str(make_folder(near / "ticket")), source_filesystem=where)
+            return open_ticket(near / "ticket", path, spark=spark, trust=trust, **settings)
     folder = Path(address.removeprefix("file:"))
     if folder.is_dir():
         require_readable_plain(folder)

@@ -39,17 +39,20 @@ def files_clause(reader: Cursor) -> FileSource:
     location: str | None = None
     while reader.at < len(reader.tokens):
         if location is None and reader.take("LOCATION"):
-            location = reader.string("a quoted path or glob")
+            at = reader.position()
+            location = reader.string("a quoted path or glob").removeprefix("file://")
+            if not location:
+                raise SqlError("INVALID_PATH", "the path is empty", position=at, hint="'.' is the working directory")
         elif not options and reader.take("OPTIONS"):
             reader.listed(lambda: _option(reader, options))
         else:
             reader.fail("OPTIONS (…) or LOCATION 'path'")
     if location is None:
         reader.fail("LOCATION 'path or glob'")
-    if "://" in location.removeprefix("file://"):
+    if "://" in location:
         raise NotYetSupported(f"a table over {location.split('://')[0]}:// files", hint="copy the files here")
     # the working directory may be another one when the files are read
-    path = os.path.abspath(os.path.expanduser(location.removeprefix("file://")))
+    path = os.path.abspath(os.path.expanduser(location))
     return FileSource(format_, path, tuple(options.items()))
 
 

@@ -33,6 +33,7 @@ import duckdb
 
 from headrace.errors import StoreError
 from headrace.private import make_folder, open_file, parse_json, protect
+from headrace.temporary import OWNED
 
 DATABASE = "headrace.duckdb"
 LOG = DATABASE + ".wal"
@@ -42,7 +43,7 @@ SCRATCH = "scratch"
 LOCK = "headrace.lock"
 MARKER = "headrace.marker"
 # What a creation that was cut short may leave; a directory with nothing else counts as empty.
-_CREATION = frozenset({LOCK, SEGMENTS, SCRATCH, UNFINISHED, UNFINISHED + ".wal", MARKER})
+_CREATION = frozenset({LOCK, SEGMENTS, SCRATCH, UNFINISHED, UNFINISHED + ".wal", MARKER, OWNED})
 # One disk sector: overwritten in place by a single write, so it is the old marker or the new one.
 _MARKER_BYTES = 512
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -31,6 +29,7 @@ from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Glance, Readers, Snapshot
 from headrace.store.transaction import Transaction
 from headrace.store.writer import Writer, closed, load
+from headrace.temporary import Claimed, claim, keep, sweep
 
 T = TypeVar("T")
 
@@ -54,7 +53,7 @@ class Store:
         *,
         durability: str,
         group_ms: int,
-        temporary: bool,
+        claimed: Claimed | None,
     ) -> None:
         """Use :meth:`open`."""
         self.path = directory.path
@@ -81,12 +80,12 @@ class Store:
             schemas,
             head,
             folded,
-            durability="none" if temporary else durability,
+            durability="none" if claimed is not None else durability,
             group_ms=group_ms,
         )
         # Also runs at interpreter exit: DuckDB's binding complains loudly about connections left open.
         self._finish = weakref.finalize(
-            self, _shut, self._pid, self._writer, self._readers, cursor, root, directory, temporary
+            self, _shut, self._pid, self._writer, self._readers, cursor, root, directory, claimed
         )
 
     @classmethod
@@ -111,8 +110,17 @@ class Store:
         ``accept_state`` goes on from what is there when the marker says that epochs are missing. ``shared`` leaves the
         directory's mode as it is, for a group that may read or write it.
         """
-        temporary = path is None
-        place = Path(tempfile.mkdtemp(prefix="headrace-")) if path is None else Path(os.path.abspath(path))
+        claimed: Claimed | None = None
+        if path is None:
+            try:
+                claimed = claim()
+            except OSError as error:
+                raise unwritable(Path("the directory for temporary files"), error) from error
+            place = claimed.folder
+        else:
+            place = Path(os.path.abspath(path))
+            keep(place)
+        sweep()
         try:
             return cls._open(
                 place,
@@ -124,11 +132,11 @@ class Store:
                 group_ms=group_ms,
                 accept_state=accept_state,
                 shared=shared,
-                temporary=temporary,
+                claimed=claimed,
             )
         except BaseException:
-            if temporary:
-                shutil.rmtree(place, ignore_errors=True)
+            if claimed is not None:
+                claimed.remove()
             raise
 
     @classmethod
@@ -144,7 +152,7 @@ class Store:
         group_ms: int,
         accept_state: bool,
         shared: bool,
-        temporary: bool,
+        claimed: Claimed | None,
     ) -> Store:
         directory = Directory(path, shared=shared)
         root: duckdb.DuckDBPyConnection | None = None
@@ -175,7 +183,7 @@ class Store:
             directory.sweep_segments(set(segments))
             for file, size in segments.items():
                 _check_size(inside(directory.segments, file), size)
-            return cls(directory, root, settings, head, durability=durability, group_ms=group_ms, temporary=temporary)
+            return cls(directory, root, settings, head, durability=durability, group_ms=group_ms, claimed=claimed)
         except BaseException as error:
             if root is not None:
                 root.close()
@@ -302,21 +310,21 @@ def _shut(
     cursor: duckdb.DuckDBPyConnection,
     root: duckdb.DuckDBPyConnection,
     directory: Directory,
-    temporary: bool,
+    claimed: Claimed | None,
 ) -> None:
     """Undo :meth:`Store.open`, step by step; each step happens even if one before it fails."""
     if os.getpid() != pid:
         return  # a forked child at its exit: the database is its parent's
     with ExitStack() as steps:
-        if temporary:
-            steps.callback(shutil.rmtree, directory.path, ignore_errors=True)
+        if claimed is not None:
+            steps.callback(claimed.remove)
         steps.callback(directory.release)
         steps.callback(directory.sweep_scratch)
         steps.callback(root.close)
         steps.callback(cursor.close)
         steps.callback(readers.end, _PATIENCE)
         writer.stop()
-        if not temporary:
+        if claimed is None:
             # Without it the log stays and is replayed at the next open: slower, not wrong.
             with suppress(duckdb.Error, OSError):
                 writer.checkpoint()

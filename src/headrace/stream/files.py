@@ -14,6 +14,7 @@ a slice, every record is in exactly one.
 from __future__ import annotations
 
 import glob
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -50,21 +51,25 @@ def resolve(pattern: str, format: str | None = None) -> list[Path]:
     skips files whose names start with ``_`` or ``.``.
     """
     pattern = pattern.removeprefix("file://")
+    if not pattern or "\0" in pattern:
+        what = "the path is empty" if not pattern else f"{_shown(pattern)} holds a NUL character, which no path does"
+        raise DataError("INVALID_PATH", what, hint="write the path of a file, or a pattern such as 'data/*.csv'")
     if "://" in pattern:
         raise NotYetSupported(
             f"COPY from {pattern.split('://')[0]}:// is not supported yet", hint="copy the files here"
         )
     try:
         found = _found(pattern)
-    except (OSError, RuntimeError, ValueError) as error:  # too long, not ours to look at, no such home, a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # too long, not ours to look at, no such home
         why = getattr(error, "strerror", None) or error
-        raise DataError("PATH_UNREADABLE", f"cannot look for {shorten(pattern)}: {why}", hint="mend the path") from None
+        path = shorten(_shown(pattern))
+        raise DataError("PATH_UNREADABLE", f"cannot look for {path}: {why}", hint="mend the path") from None
     for file in found:
         if not _is_text(str(file)):
             raise DataError("INVALID_PATH", f"{str(file)!r} is not UTF-8", hint="rename the file")
     if not found:
         raise DataError(
-            "PATH_NOT_FOUND", f"no file matches {pattern}", hint="paths are relative to the working directory"
+            "PATH_NOT_FOUND", f"no file matches {_shown(pattern)}", hint="paths are relative to the working directory"
         )
     found.sort()
     format_of(found, format)
@@ -74,11 +79,37 @@ def resolve(pattern: str, format: str | None = None) -> list[Path]:
 def _found(pattern: str) -> list[Path]:
     path = Path(pattern).expanduser()
     if path.is_dir():
-        raise DataError("PATH_IS_DIRECTORY", f"{pattern} is a directory", hint=f"write '{pattern.rstrip('/')}/*.csv'")
+        shown, inside = _shown(pattern), f"{pattern.rstrip('/')}/*.csv"
+        raise DataError("PATH_IS_DIRECTORY", f"{shown} is a directory", hint=f"write '{inside}'")
     if path.exists():
+        _refuse_pipe(path)
         return [path]
     found = [Path(p) for p in glob.glob(str(path), recursive=True)]
-    return [p for p in found if p.is_file() and not p.name.startswith(("_", "."))]
+    found = [p for p in found if p.exists() and not p.is_dir() and not p.name.startswith(("_", "."))]
+    for each in found:
+        _refuse_pipe(each)
+    return found
+
+
+def _refuse_pipe(path: Path) -> None:
+    """Refuse what is no file but may be opened like one: whoever opens a pipe waits for the other end."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise DataError(
+            "PATH_NOT_A_FILE",
+            f"{_shown(str(path))} is {what}, and only files are read",
+            hint="write what comes out of it into a file first, or give its rows to db.insert",
+        )
+
+
+def _shown(path: str) -> str:
+    """A path as an error message shows it: quoted if it would look like another, or like none.
+
+    >>> _shown("a.csv"), _shown(" "), _shown("a\\0b")
+    ('a.csv', "' '", "'a\\\\x00b'")
+    """
+    return path if path.isprintable() and path.strip() == path else repr(path)
 
 
 def _is_text(path: str) -> bool:

@@ -13,7 +13,7 @@ headrace.errors.DataError: [INSERT_BAD_VALUE] column tags: a value holds others 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,22 +21,33 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import DataError, HeadraceError
+from headrace.stream.text import shorten
 
 _DEEPEST = 100
 _HOLDERS = (list, tuple, set, frozenset, Mapping, np.ndarray)
 
 
+class BadItem(Exception):
+    """A Python value that is none of its type: the row that has it, where in the row, and why."""
+
+    def __init__(self, row: int, path: str, why: str) -> None:
+        self.row = row
+        self.path = path
+        self.why = why
+        super().__init__(row, path, why)
+
+
 @contextmanager
-def foreign(data: object) -> Iterator[None]:
+def foreign(data: object, what: str = "") -> Iterator[None]:
     """A block that runs code of whoever gave the data: what fails there is no defect of ours."""
     try:
         yield
-    except (HeadraceError, MemoryError):
+    except (HeadraceError, MemoryError, BadItem):
         raise
     except Exception as error:
         raise DataError(
             "INSERT_INPUT_FAILED",
-            f"{_name(data)} cannot be read: {type(error).__name__}: {error}",
+            f"{what or _name(data)} cannot be read: {type(error).__name__}: {printed(error, str)}",
             hint="see what it was caused by (__cause__); nothing was inserted",
         ) from error
 
@@ -48,6 +59,27 @@ def unknown_input(data: object) -> DataError:
         hint="give an Arrow table, batch or reader, a pandas or Polars frame, a list of dicts or tuples, or a dict of "
         "columns; a single column is {name: column}",
     )
+
+
+def refuse_foreign_types(columns: Iterable[tuple[str, Any]]) -> None:
+    """Refuse columns of Polars whose types Arrow does not have, each by its name."""
+    for name, column in columns:
+        try:
+            column.rename("").head(0).to_arrow()
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise DataError(
+                "INSERT_TYPE_MISMATCH",
+                f"column {name} is {column.dtype} in Polars, which Arrow does not have",
+                hint=f"cast it to a type that Arrow has: polars.col({name!r}).cast(polars.Int64), for one",
+            ) from error
+
+
+def printed(value: object, how: Callable[[object], str] = repr) -> str:
+    """A value as an error message shows it, whatever its own code makes of that."""
+    try:
+        return shorten(how(value))
+    except Exception:
+        return f"a value of {_name(value)}"
 
 
 def _name(data: object) -> str:
@@ -82,16 +114,34 @@ def column_of(name: object, given: Any) -> Any:
                 hint="give one value a row; for arrays give a list of lists",
             )
         if hasattr(given, "to_arrow") and type(given).__module__.startswith("polars"):
-            return given.rename("").to_arrow() if not any("\0" in n for n in fields_of(given.dtype)) else list(given)
+            if any("\0" in n for n in fields_of(given.dtype)):
+                return list(given)
+            refuse_foreign_types([(str(name), given)])
+            return given.rename("").to_arrow()
         kind = str(getattr(given, "dtype", "object"))
         if kind == "datetime64[D]":
             _refuse_far_days(name, given)
-        if kind != "object":
-            return given
         if type(given).__module__.startswith("pandas"):
-            refuse_depth(given, name)  # Arrow knows what is NULL there
-            return given
-        return list(given)
+            return of_pandas(given) if holds_objects(given.dtype) else given
+        return given if kind != "object" else list(given)
+
+
+class PandasObjects(list[Any]):
+    """The values of a pandas column of Python objects, where NaN stands for NULL at any level."""
+
+
+def holds_objects(dtype: Any) -> bool:
+    """Whether a pandas column holds Python objects; categories that are all text go by their type."""
+    if str(dtype) == "category":
+        return str(dtype.categories.dtype) == "object" and not kinds_of(list(dtype.categories)) <= {str}
+    return str(dtype) == "object"
+
+
+def of_pandas(column: Any) -> PandasObjects:
+    """The objects of a pandas column, with ``None`` for what is missing."""
+    values = np.array(column, dtype=object)
+    values[np.asarray(column.isna())] = None
+    return PandasObjects(values)
 
 
 def _refuse_far_days(name: object, days: Any) -> None:
