@@ -242,6 +242,7 @@ def averages() -> Cases:
     for name, kind in (("s2", decimal(38, 2)), ("s18", decimal(38, 18))):
         target = decimal(min(38, 19), kind.scale + 4) if kind.scale == 2 else decimal(38, 22)
         cases.append((f"avg_of_sum {kind}", call(target, "avg_of_sum", col(name, kind), n)))
+    cases.append(("sum_of_digits", call(BIGINT, "sum_of_digits", col("s0", decimal(38, 0)))))
     return cases
 
 
@@ -335,7 +336,9 @@ def _structs() -> pa.Table:
 def _sums() -> pa.Table:
     sums = [None, *map(Decimal, ("0", "0.01", "-0.01", "1", "-1", "3.05", "100000000000.01", "123456789012345.67"))]
     counted = product(s2=(decimal(38, 2), sums), n=(BIGINT, [1, 2, 3, 6, 7, 300, 1_000_003]))
-    return counted.append_column("s18", counted["s2"].cast(pa.decimal128(38, 18)))
+    edges = [None, 0, -7, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**30]
+    whole = pa.array([edges[i % len(edges)] for i in range(counted.num_rows)], pa.decimal128(38, 0))
+    return counted.append_column("s18", counted["s2"].cast(pa.decimal128(38, 18))).append_column("s0", whole)
 
 
 GROUPS = list(groups())

@@ -154,6 +154,14 @@ def average(call: Call, printer: Printer) -> str:
     return _rescaled(f"{magnitude} * sign({total.sql})", call.type)
 
 
+def total(call: Call, printer: Printer) -> str:
+    """``sum_of_digits(sum)``: a sum of bigints that was kept in 38 digits."""
+    text = printer(call.args[0])
+    overflow = fail("ARITHMETIC_OVERFLOW", "long overflow")
+    bigint = f"TRY_CAST({text} AS BIGINT)"
+    return f"CASE WHEN {bigint} IS NULL AND {text} IS NOT NULL THEN {overflow} ELSE {bigint} END"
+
+
 def _rescaled(unscaled: str, kind: Type) -> str:
     """An unscaled HUGEINT as a decimal: times one unit of the last place, an exact product."""
     whole = f"CAST({unscaled} AS DECIMAL(38,0))"

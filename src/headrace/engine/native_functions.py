@@ -410,6 +410,7 @@ FUNCTIONS: dict[str, Build] = {
     "ceil": _whole("ceil"),
     "sqrt": _sqrt,
     "avg_of_sum": decimals.average,
+    "sum_of_digits": decimals.total,
     "year": _part("year"),
     "month": _part("month"),
     "day": _part("day"),

@@ -57,7 +57,7 @@ def decompose(agg: Agg) -> Decomposition:
     if agg.fn == "count":
         return Decomposition((_count(agg),), lambda c: _or_zero(c[0]))
     if agg.fn == "sum":
-        return Decomposition((_sum(agg),), lambda c: _as(agg.type, c[0]))
+        return Decomposition((_sum(agg),), lambda c: _total(agg.type, c[0]))
     if agg.fn == "avg":
         return Decomposition((_sum(agg), _count(agg)), lambda c: _average(agg.type, c[0], c[1]))
     if agg.fn in VARIANCES:
@@ -180,6 +180,11 @@ def _count(agg: Agg) -> Agg:
 
 def _as(type: Type, expr: Expr) -> Expr:
     return expr if expr.type == type else Cast(type, expr)
+
+
+def _total(type: Type, total: Expr) -> Expr:
+    """A sum in its own type: one of bigints, kept in 38 digits, that does not fit overflows as a sum does."""
+    return Call(BIGINT, "sum_of_digits", (total,)) if type == BIGINT != total.type else _as(type, total)
 
 
 def _or_zero(count: Expr) -> Expr:

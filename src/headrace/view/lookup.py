@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.plan.exprs import Call, Cast, Column, Expr, Literal, conjuncts, substitute
+from headrace.plan.exprs import Call, Column, Expr, Literal, conjuncts, substitute
 from headrace.plan.nodes import Filter, Node, Project, Scan
 from headrace.plan.pipelines import State
 from headrace.types import BIGINT
@@ -130,9 +130,8 @@ def _named(expr: Expr, fields: Mapping[int, str]) -> Output | None:
     """The state's column an expression is."""
     if isinstance(expr, Column):
         return Output(fields[expr.id])
-    if isinstance(expr, Cast) and isinstance(expr.arg, Column) and expr.type == BIGINT:
-        kept = expr.arg.type  # the sum of bigints, in 38 digits
-        return Output(fields[expr.arg.id], type=BIGINT.arrow) if kept.is_decimal and kept.scale == 0 else None
+    if isinstance(expr, Call) and expr.fn == "sum_of_digits" and isinstance(expr.args[0], Column):
+        return Output(fields[expr.args[0].id], type=BIGINT.arrow)
     if isinstance(expr, Call) and expr.fn == "coalesce" and len(expr.args) == 2:
         column, instead = expr.args
         if isinstance(column, Column) and isinstance(instead, Literal) and type(instead.value) is int:
