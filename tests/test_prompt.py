@@ -132,8 +132,8 @@ def test_help_and_leaving_need_no_semicolon(prompt: Terminal, leave: str) -> Non
         prompt.type(f"{word}\n")
         assert "SHOW" in prompt.wait_for("exit")
         prompt.wait_for("headrace> ")
-    prompt.type("SELECT 40 + 2\nAS help\n;\n")  # a word of a statement is not asked for
-    prompt.wait_for("\n42")
+    prompt.type("SELECT 40 + 2 AS\nhelp\n;\n")  # a word of a statement is not asked for
+    prompt.wait_for("\n  42")
     prompt.wait_for("headrace> ")
     prompt.type(f"{leave}\n")
     assert prompt.end() == 0
