@@ -128,6 +128,19 @@ def test_ctrl_c_ends_the_statement_and_not_the_session(prompt: Terminal) -> None
     assert prompt.end() == 0
 
 
+@pytest.mark.parametrize("leave", ["exit", "QUIT;", " quit ; "])
+def test_help_and_leaving_need_no_semicolon(prompt: Terminal, leave: str) -> None:
+    for word in ("help", "HELP;", "?"):
+        prompt.type(f"{word}\n")
+        assert "SHOW" in prompt.wait_for("exit")
+        prompt.wait_for("headrace> ")
+    prompt.type("SELECT 40 + 2 AS\nhelp\n;\n")  # a word of a statement is not asked for
+    prompt.wait_for("\n  42")
+    prompt.wait_for("headrace> ")
+    prompt.type(f"{leave}\n")
+    assert prompt.end() == 0
+
+
 def test_ctrl_c_while_spark_starts_leaves_no_process(prompt: Terminal) -> None:
     prompt.type("SELECT percentile(a, 0.5) FROM r;\n")
     until(prompt.children)

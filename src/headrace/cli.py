@@ -222,9 +222,19 @@ def _given(statement: str | None, file: Path | None) -> str:
         raise HeadraceError("INVALID_UTF8", f"{file or 'stdin'} is not UTF-8 text", hint=hint) from None
 
 
+_HELP = """\
+A statement may take several lines and ends with ;
+  SHOW STREAMS; SHOW TABLES; SHOW VIEWS; SHOW SAMPLES;   what there is
+  CREATE STREAM s (k INT, v STRING);                     a stream; CREATE TABLE makes a table
+  CREATE VIEW n AS SELECT k, count(*) FROM s GROUP BY k; a view that stays fresh
+  COPY s FROM 'file.csv'; INSERT INTO s VALUES (1, 'x'); rows
+  SELECT * FROM n;                                       an answer; EXPLAIN before it says how it is found
+Ctrl-C ends the statement that runs. exit, quit or Ctrl-D leaves."""
+
+
 def _prompt(db: Path | None, rows: int) -> None:
     """Read statements line by line until end of input; an error or Ctrl-C ends the statement, not the session."""
-    print("Statements end with ; and Ctrl-D leaves.")
+    print("Statements end with ; and Ctrl-D leaves. help says more.")
     with headrace.connect(db) as database:
         held = ""
         while True:
@@ -237,8 +247,13 @@ def _prompt(db: Path | None, rows: int) -> None:
                 print()
                 held = ""  # what was begun is given up, not the session
                 continue
-            if held.strip() in ("exit", "quit", "exit;", "quit;"):
+            asked = held.strip().rstrip("; ").lower()
+            if asked in ("exit", "quit"):
                 return
+            if asked in ("help", "?"):
+                print(_HELP)
+                held = ""
+                continue
             if not held.rstrip().endswith(";"):
                 continue
             try:

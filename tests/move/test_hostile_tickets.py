@@ -226,16 +226,46 @@ def test_a_file_too_long_to_be_a_manifest_is_not_read_to_its_end(ticket: Path, t
     assert refusal(lambda: headrace.open(ticket, tmp_path / "b.hr")) == "TICKET_DAMAGED"
 
 
-def test_files_beside_those_of_the_ticket_are_not_taken_over(ticket: Path, tmp_path: Path) -> None:
-    for name in ("catalog.json", "headrace.lock", "inbox/q/head.json", "changes/x"):
-        extra = ticket / "database" / name
-        extra.parent.mkdir(parents=True, exist_ok=True)
-        extra.write_text("{}")
-        assert refusal(lambda: headrace.open(ticket)) == "TICKET_DAMAGED"
-        with headrace.open(ticket, tmp_path / "b.hr") as db:
-            assert not (db.path / "changes").exists()
-        shutil.rmtree(tmp_path / "b.hr")
-        extra.unlink()
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("catalog.json", "headrace.lock", "extra", "inbox/q/head.json", "inbox/evil.json", "changes/x"),
+        *("segments/x.parquet", "../extra", "../more/extra", "../state/0/x.parquet"),
+    ],
+)
+def test_files_that_a_ticket_does_not_name_are_refused(ticket: Path, tmp_path: Path, name: str) -> None:
+    extra = ticket / "database" / name
+    extra.parent.mkdir(parents=True, exist_ok=True)
+    extra.write_text("{}")
+    assert refused_twice(ticket, tmp_path) == {"TICKET_DAMAGED"}
+
+
+@pytest.mark.parametrize("name", ["database/headrace.duckdb", "database/headrace.marker", "a segment"])
+def test_folders_in_place_of_files(ticket: Path, tmp_path: Path, name: str) -> None:
+    path = next((ticket / "database" / "segments").iterdir()) if name == "a segment" else ticket / name
+    path.unlink()
+    path.mkdir()
+    assert refused_twice(ticket, tmp_path) == {"TICKET_DAMAGED"}
+
+
+def test_a_file_in_place_of_a_folder(ticket: Path, tmp_path: Path) -> None:
+    shutil.rmtree(ticket / "database" / "segments")
+    (ticket / "database" / "segments").write_text("")
+    assert refused_twice(ticket, tmp_path) == {"TICKET_DAMAGED"}
+    shutil.rmtree(ticket / "database")
+    (ticket / "database").write_text("")
+    assert refused_twice(ticket, tmp_path) == {"TICKET_DAMAGED"}
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling"])
+@pytest.mark.parametrize("name", ["catalog.json", "headrace.duckdb", "headrace.marker", "headrace.lock", "anything"])
+def test_links_in_a_directory_that_is_no_ticket(ticket: Path, tmp_path: Path, name: str, kind: str) -> None:
+    outside = tmp_path / "letter"
+    outside.write_text("dear")
+    path = ticket / "database" / name
+    linked(path, outside if kind == "link" else tmp_path / "new")
+    assert refusal(lambda: headrace.connect(ticket / "database")) == "UNSAFE_NAME"
+    assert outside.read_text() == "dear" and not (tmp_path / "new").exists() and os.path.lexists(path)
 
 
 def tampered(ticket: Path, sql: str) -> None:

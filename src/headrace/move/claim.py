@@ -24,7 +24,7 @@ from headrace.store.directory import Lock
 LEASE_SECONDS = 60.0
 _RENEWALS = 6
 """How often a lease is written while it lasts."""
-_NAME = "claim"
+CLAIM = "claim"
 
 
 class Claim(Protocol):
@@ -48,7 +48,7 @@ def in_use(where: str, who: str) -> StoreError:
 def claim_local(path: Path) -> Claim:
     """A claim on a folder of this machine."""
     try:
-        return Lock(path / _NAME)
+        return Lock(path / CLAIM)
     except StoreError as error:
         raise in_use(str(path), error.message.rpartition("open in ")[2] or "another process") from None
     except OSError as error:
@@ -88,9 +88,9 @@ class Lease:
         self._writing = threading.Lock()
         """Held while the lease is written or given up: nothing puts it back."""
         self._owner = uuid.uuid4().hex
-        taken = [name for name in folder.names() if name.startswith(f"{_NAME}.") and name[-1].isdigit()]
+        taken = [name for name in folder.names() if name.startswith(f"{CLAIM}.") and name[-1].isdigit()]
         last = max((int(name.rpartition(".")[2]) for name in taken), default=0)
-        self._name = f"{_NAME}.{last + 1}"
+        self._name = f"{CLAIM}.{last + 1}"
         try:
             folder.write(self._name, self._owner, overwrite=False)
         except StoreError:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import headrace
 from headrace.boundary import path_given, public
 from headrace.errors import SqlError, StoreError
-from headrace.move.claim import claim_local
+from headrace.move.claim import CLAIM, claim_local
 from headrace.move.contents import require_definitions
 from headrace.move.files import unusable
 from headrace.move.ticket import (
@@ -191,6 +191,8 @@ def open_ticket(
                 "TICKET_USED", f"{folder} was opened in place", hint=f"it is a database now: {folder / _CONTENT}"
             )
         content, files = folder / _CONTENT, _named(manifest["files"], folder)
+        with _reached(str(folder)):
+            _refuse_others(folder, files)
         if path is None:
             with _reached(str(folder)):
                 _check(content, files)
@@ -229,18 +231,37 @@ def _named(files: list[list[Any]], folder: Path) -> _Files:
     return {name: (size, check) for name, size, check in files}
 
 
-def _check(content: Path, files: _Files) -> None:
-    """See that a database's directory is what its ticket says, with nothing beside it."""
-    for name, written in files.items():
-        try:
-            if checksum(inside(content, name)) != written:
-                raise _damaged(content / name, "was altered")
-        except FileNotFoundError:
-            raise _damaged(content / name, "is missing") from None
+def _refuse_others(folder: Path, files: _Files) -> None:
+    """See that there is nothing beside what a ticket names."""
+    for name in os.listdir(folder):
+        if name not in (MANIFEST, USED, CLAIM, _CONTENT):
+            raise _damaged(folder / name, "is not of this ticket")
+    content = folder / _CONTENT
     for above, _, names in os.walk(content):
         for name in names:
             if os.path.relpath(os.path.join(above, name), content) not in files:
                 raise _damaged(Path(above, name), "is not of this ticket")
+
+
+def _check(content: Path, files: _Files) -> None:
+    """See that a database's files are what its ticket says."""
+    for name, written in files.items():
+        with _is_file(content / name):
+            if checksum(inside(content, name)) != written:
+                raise _damaged(content / name, "was altered")
+
+
+@contextmanager
+def _is_file(path: Path) -> Iterator[None]:
+    """A file of a ticket is read: it is there, and it is a file."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise _damaged(path, "is missing") from None
+    except (IsADirectoryError, NotADirectoryError):
+        raise _damaged(path, "is no file") from None
+    except OSError as error:
+        raise unusable(str(path), _reason(error)) from None
 
 
 def _damaged(file: Path, what: str) -> StoreError:
@@ -252,10 +273,8 @@ def _fill(target: Path, content: Path, files: _Files) -> None:
     for name in sorted(files, key=lambda name: name == DATABASE):
         place = inside(target, name)
         make_folder(place.parent)
-        try:
+        with _is_file(content / name):
             source = open_file(inside(content, name), os.O_RDONLY)
-        except FileNotFoundError:
-            raise _damaged(content / name, "is missing") from None
         with open(source, "rb") as given, open(new_file(target / UNFINISHED), "wb") as copy:
             if _copied(given, copy, files[name][0]) != files[name]:
                 raise _damaged(content / name, "was altered")

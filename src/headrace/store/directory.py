@@ -32,7 +32,7 @@ from pathlib import Path
 import duckdb
 
 from headrace.errors import StoreError
-from headrace.private import make_folder, open_file, parse_json, protect
+from headrace.private import make_folder, open_file, parse_json, protect, unsafe
 from headrace.temporary import OWNED
 
 DATABASE = "headrace.duckdb"
@@ -172,6 +172,8 @@ class Directory:
                 for below in (SEGMENTS, SCRATCH, *os.listdir(path)):
                     if below in (SEGMENTS, SCRATCH) or os.path.isdir(path / below):
                         make_folder(path / below)  # which refuses a link: what is swept must be ours
+                    elif os.path.islink(path / below):
+                        raise unsafe(path / below, "is a link")
                 self._marker_fd = open_file(path / MARKER, os.O_RDWR | os.O_CREAT)
                 self.protect_database()
             except BaseException:
