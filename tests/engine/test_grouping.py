@@ -15,7 +15,7 @@ import headrace
 from headrace.database import Database
 from headrace.engine import grouping
 from headrace.engine.grouping import Asked, Batch, Grouped, Member
-from headrace.engine.worker import Worker
+from headrace.engine.pipelines import PipelinesRun
 from headrace.errors import HeadraceError
 from headrace.types import BIGINT, STRING
 from profiles import examples
@@ -90,8 +90,10 @@ def test_each_view_by_itself_and_beside_another(view: str) -> None:
 
 def test_plain_groupings_take_no_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     by_text: list[str] = []
-    run = Worker._run
-    monkeypatch.setattr(Worker, "_run", lambda self, c, p, b=None: (by_text.append(p.state), run(self, c, p, b))[1])
+    run = PipelinesRun._run
+    monkeypatch.setattr(
+        PipelinesRun, "_run", lambda self, c, p, b=None: (by_text.append(p.state), run(self, c, p, b))[1]
+    )
     by_loops: list[int] = []
     group = Batch.states
     monkeypatch.setattr(Batch, "states", lambda self, g: (by_loops.append(len(g.members)), group(self, g))[1])
