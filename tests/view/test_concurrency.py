@@ -72,6 +72,7 @@ class Held:
         run = query.run
 
         def ask() -> None:
+            self._thread = threading.current_thread()  # known before it can get anywhere
             self.rows = db.sql(text).rows()
 
         def held(*args: Any) -> Any:
@@ -80,7 +81,6 @@ class Held:
                 assert self._go.wait(SECONDS)
             return run(*args)
 
-        self._thread = threading.current_thread()
         patch.setattr(query, "run", held)
         self._thread = threads.start(ask)
         assert self._inside.wait(SECONDS)
