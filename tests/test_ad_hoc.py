@@ -475,10 +475,10 @@ def test_many_groups_are_not_merged_for_every_batch(db: Database, monkeypatch: p
     monkeypatch.setattr(ad_hoc, "_LINGER", 0.0)
     running = db.sql("SELECT username, count(*) AS n FROM posts GROUP BY username")
     assert isinstance(running, RunningResult)
-    kept = running._query._states
+    kept = running._query._piles
     for n in range(60):
         db.insert("posts", [(n, f"user {n} {i}", 1, None) for i in range(10)])
-        while sum(table.num_rows for tables in kept.values() for table in tables) < 10 * (n + 1):
+        while sum(pile.rows for pile in list(kept.values())) < 10 * (n + 1):
             time.sleep(0.001)
     assert len(running.finish().rows()) == 600
     assert 1 < len(merges) <= 8  # each leaves about twice as many groups as the one before

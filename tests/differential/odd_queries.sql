@@ -75,7 +75,7 @@ SELECT arrays_zip(a, b), arrays_zip(a, array(1)) FROM (SELECT array(c1) AS a, ar
 SELECT coalesce(c1, raise_error('no')) FROM t1;
 SELECT coalesce(nullif(c1, 0), raise_error('zero')) FROM t1;
 SELECT if(c1 > 0, raise_error('x'), c1), c1 + raise_error('y') FROM t1;
-SELECT sum(CASE WHEN c1 > 5 THEN raise_error('x') ELSE c2 END) FROM t1;
+SELECT sum(CASE WHEN c1 > 5 THEN raise_error('x') ELSE c2 END) AS n FROM t1;
 SELECT c1 FROM t1 WHERE c1 = raise_error('x') OR c1 IN (1, raise_error('y'));
 SELECT * FROM VALUES (1), (raise_error('x'));
 SELECT collect_list(1), first(NULL), sum(NULL), sum(DISTINCT NULL), percentile(1, 0.5) FROM t1;

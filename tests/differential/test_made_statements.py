@@ -47,7 +47,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else float(f"{value:.9g}")
     if isinstance(value, dict | tuple):  # a struct: a dict here, a Row there
-        return [plain(v) for v in (value.values() if isinstance(value, dict) else value)]
+        named = (
+            value.items() if isinstance(value, dict) else zip(getattr(value, "__fields__", value), value, strict=True)
+        )
+        return [(name, plain(v)) for name, v in named]
+    if isinstance(value, list):
+        return [plain(v) for v in value]
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 
