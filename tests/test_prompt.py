@@ -6,8 +6,10 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,6 +151,115 @@ def test_a_command_interrupted_while_spark_starts_leaves_no_process(tmp_path: Pa
         command.wait_for("interrupted")
         assert command.end() == 130
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in started))
+
+
+OWN_JOBS = """
+import signal, threading, time
+import headrace
+db = headrace.connect()
+db.sql("CREATE TABLE t (a BIGINT)")
+db.insert("t", {"a": list(range(100_000))})
+spark = db.spark
+spark.range(100_000).createTempView("many")
+tracker = spark.sparkContext.statusTracker()
+
+def say_when_it_runs(seen):
+    while not set(tracker.getActiveJobsIds()) - seen:
+        time.sleep(0.01)
+    print("run" + "ning", flush=True)
+
+def watched():
+    threading.Thread(target=say_when_it_runs, args=(set(tracker.getActiveJobsIds()),)).start()
+
+def cancelled():
+    while tracker.getActiveJobsIds():
+        time.sleep(0.01)
+    print("then", tracker.getJobInfo(max(tracker.getJobIdsForGroup())).status, flush=True)
+
+def sleeping(_):
+    time.sleep(1_000_000)
+
+def three(table):
+    x, y, z = (table.alias(name) for name in "xyz")
+    return x.crossJoin(y).crossJoin(z).selectExpr("sum(hash(x.a, y.a, z.a)) AS s")
+"""
+JOBS = {
+    "SQL": "spark.sql('SELECT sum(hash(x.id, y.id, z.id)) FROM many x, many y, many z').collect()",
+    "a table": "three(db.table('t')).collect()",
+    "rows as Arrow": "three(db.table('t')).toArrow()",
+    "an RDD": "spark.sparkContext.parallelize([0]).map(sleeping).collect()",
+}
+
+
+def test_ctrl_c_cancels_what_a_program_runs_in_spark_itself(tmp_path: Path) -> None:
+    text = [OWN_JOBS]
+    for job in JOBS.values():
+        text.append(f"watched()\ntry:\n    {job}\nexcept KeyboardInterrupt:\n    cancelled()")
+    # A statement of Headrace's is ended as ever, and a job of another thread is nobody's business.
+    statement = "SELECT percentile(x.a * y.a + z.a, 0.5) FROM t x, t y, t z"
+    text.append(
+        f"watched()\ntry:\n    db.sql('{statement}')\nexcept KeyboardInterrupt as it:\n    print(it)\n    cancelled()"
+    )
+    text.append("""
+def other():
+    try:
+        spark.sparkContext.parallelize([0]).map(sleeping).collect()
+    except Exception as error:
+        print("ended", "by hand" if asked else "too early", flush=True)
+asked = False
+thread = threading.Thread(target=other)
+watched()
+thread.start()
+try:
+    time.sleep(1_000_000)
+except KeyboardInterrupt:
+    print("goes on", len(tracker.getActiveJobsIds()))
+asked = True
+spark.sparkContext.cancelAllJobs()
+thread.join()
+db.close()
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+""")
+    (tmp_path / "program.py").write_text("\n".join(text))
+    program = subprocess.Popen(
+        [sys.executable, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    watch = threading.Timer(LIMIT, program.kill)
+    watch.start()
+    said = []
+    try:
+        assert program.stdout is not None
+        for line in program.stdout:
+            if line == "running\n":
+                program.send_signal(signal.SIGINT)
+            else:
+                said.append(line.strip())
+        assert program.wait() == 0
+    finally:
+        watch.cancel()
+        program.kill()
+        program.wait()
+    statement_ended = ["the statement changed nothing", "then FAILED"]
+    assert said == ["then FAILED"] * len(JOBS) + statement_ended + ["goes on 1", "ended by hand", "True"]
+
+
+def test_ctrl_c_at_pythons_prompt_cancels_a_job(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(OWN_JOBS)
+    with terminal(sys.executable, "-q", cwd=tmp_path) as python:
+        python.wait_for(">>> ")
+        python.type("from jobs import *\n")
+        python.wait_for(">>> ")
+        for _ in range(2):
+            python.type(f"watched(); {JOBS['SQL']}\n")
+            python.wait_for("running")
+            python.type("\x03")
+            python.wait_for("\nKeyboardInterrupt\r\n>>> ")
+            python.type("cancelled()\n")
+            python.wait_for("then FAILED")
+        python.type("db.sql('SELECT 40 + 2 AS it').rows()\n")
+        python.wait_for("42")
+        python.type("db.close(); exit()\n")
+        assert python.end() == 0
 
 
 OPENED = """

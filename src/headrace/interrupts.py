@@ -10,6 +10,9 @@ An interrupt after the commit ends nothing but waiting: what follows (:mod:`head
 ``Interrupted`` says at the end of the statement that it is in. A handler that a program has set for itself is left
 alone; what it raises when a commit can no longer be stopped is kept until that end too (:func:`came_late`).
 
+Between statements Ctrl-C is Python's, unless there is something of ours that a program may be waiting for by itself
+(:func:`end_between`): that is ended first.
+
 >>> with interruptible(), stoppable(lambda: print("this would end it")):
 ...     check()
 """
@@ -82,6 +85,31 @@ class _Statement:
             raise Interrupted(self.committed)
 
 
+_between: Callable[[FrameType | None], bool] | None = None
+"""How to end what a program waits for by itself, given the frame it is at; whether to raise at once then."""
+
+
+def end_between(way: Callable[[FrameType | None], bool] | None) -> None:
+    """Have Ctrl-C between statements do this first, from the end of the main thread's next statement on.
+
+    Where it says False, it has seen to it that KeyboardInterrupt is raised when what was waited for has ended.
+    """
+    global _between
+    _between = way
+
+
+def _on_signal_between(_: int, frame: FrameType | None) -> None:
+    if _between is None or _between(frame):
+        raise KeyboardInterrupt
+
+
+def _rest(before: object) -> object:
+    """The handler after a statement, given that before it: another's stays."""
+    if before is signal.default_int_handler or before is _on_signal_between:
+        return signal.default_int_handler if _between is None else _on_signal_between
+    return before
+
+
 _whole: ContextVar[_Statement | None] = ContextVar("_whole", default=None)
 """The statement that runs."""
 _current: ContextVar[_Statement | None] = ContextVar("_current", default=None)
@@ -124,7 +152,7 @@ class interruptible:
             for ending in statement.endings.values():
                 with suppress(Exception):
                     ending()
-            _handle(_SIGINT, self._before)
+            _handle(_SIGINT, _rest(self._before))
             if statement.over is not None:
                 statement.over.set()
         interrupted = (
@@ -291,7 +319,7 @@ def at_once() -> Iterator[None]:
 
 
 def _is_replaceable(handler: object) -> bool:
-    """Whether a handler only raises KeyboardInterrupt: Python's own, or PySpark's, which also cancels every job."""
-    if handler is signal.default_int_handler:
+    """Whether a handler only raises KeyboardInterrupt: Python's own, ours, or PySpark's, which cancels every job."""
+    if handler is signal.default_int_handler or handler is _on_signal_between:
         return True
     return (getattr(handler, "__module__", None) or "").startswith("pyspark.")

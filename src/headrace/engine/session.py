@@ -16,9 +16,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from headrace.engine.own_jobs import cancelling
 from headrace.engine.start import start
 from headrace.errors import CatalogError, ExecutionError, HeadraceError
-from headrace.interrupts import Lock, until_it_ends
+from headrace.interrupts import Lock, end_between, until_it_ends
 from headrace.settings import PINNED_SPARK, Settings, cores
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Session:
                 self._owned = False
                 _users -= 1
                 if _users == 0 and _started is not None:
+                    end_between(None)
                     _started.stop()
                     _started = None
             self._spark = None
@@ -126,6 +128,7 @@ class Session:
                 if running is not None:
                     return self._beside(running)
                 _started = self._start()
+                end_between(cancelling(_started))
             self._owned = True
             _users += 1
             return self._beside(_started)

@@ -4,7 +4,8 @@ PySpark must not be interrupted while it starts: it would remove the folder in w
 and a JVM that finds no folder neither ends nor hears that its parent has. So the start goes on to a point where it can
 be undone, and if nobody waits for it any more, it is. Whoever needs Spark meanwhile waits with the others.
 
-A thread of its own has another merit: PySpark does not replace the main thread's handler of SIGINT.
+A thread of its own has another merit: PySpark does not replace the main thread's handler of SIGINT. What it is for is
+done better by :mod:`headrace.engine.own_jobs`.
 """
 
 from __future__ import annotations
