@@ -22,6 +22,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -195,13 +196,16 @@ class Waitable(Protocol):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
 
-def waited_for(lock: Waitable) -> None:
-    """Take a lock, however long that is; whoever waits can be interrupted."""
+def waited_for(lock: Waitable, seconds: float | None = None) -> bool:
+    """Take a lock, however long that is, or in so many seconds if it can be had; whoever waits can be interrupted."""
     if _hearing() is None:
-        lock.acquire()
-        return
+        return lock.acquire() if seconds is None else lock.acquire(timeout=seconds)
+    until = None if seconds is None else time.monotonic() + seconds
     while not lock.acquire(timeout=_AGAIN):
         check()
+        if until is not None and time.monotonic() >= until:
+            return False
+    return True
 
 
 class Lock:
