@@ -84,6 +84,87 @@ def test_a_wait_that_is_interrupted_keeps_nobody_else_waiting(monkeypatch: pytes
         assert not lock.waiting
 
 
+def test_a_wait_may_end() -> None:
+    lock, held, let_go = Turns(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            let_go.wait()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    held.wait()
+    assert not lock.acquire(0.01)
+    assert not lock.waiting
+    let_go.set()
+    assert lock.acquire(60)
+    assert lock.acquire(0.01), "it is re-entrant"
+    lock.release()
+    lock.release()
+    holding.join()
+    with lock:
+        assert not lock.waiting
+
+
+def test_a_turn_that_comes_when_the_wait_ends_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, held, let_go = Turns(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            let_go.wait()
+
+    def too_late(turn: threading.Lock, seconds: float | None) -> bool:
+        let_go.set()
+        holding.join()  # it has been handed over
+        return False
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    held.wait()
+    monkeypatch.setattr(turns, "waited_for", too_late)
+    assert lock.acquire(0.01)
+    lock.release()
+    with lock:
+        assert not lock.waiting
+
+
+def test_an_insert_does_not_wait_for_a_definition_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One has overtaken it, and the next has begun and is at something else: Spark's start, a large table."""
+    with headrace.connect() as db:
+        db.sql("CREATE STREAM s (k INT)")
+        db.sql("CREATE VIEW v AS SELECT count(*) AS n FROM s")
+        commit, go_on, threads = Loader._commit, threading.Event(), list[threading.Thread]()
+
+        def takes_long(held: threading.Event) -> None:
+            with db.runtime.tables_lock:
+                held.set()
+                go_on.wait()
+
+        def late(loader: Loader, *given: Any) -> Any:
+            if not threads:
+                define = threading.Thread(target=db.sql, args=("CREATE VIEW x AS SELECT max(k) AS k FROM s",))
+                define.start()
+                define.join()
+                held = threading.Event()
+                threads.append(threading.Thread(target=takes_long, args=(held,)))
+                threads[0].start()
+                held.wait()
+            return commit(loader, *given)
+
+        monkeypatch.setattr(Loader, "_commit", late)
+        insert = threading.Thread(target=db.insert, args=("s", {"k": [1]}))
+        insert.start()
+        insert.join(60)
+        waits = insert.is_alive()
+        go_on.set()
+        insert.join()
+        threads[0].join()
+        assert not waits
+        assert db.sql("SELECT v.n, x.k FROM v, x").rows() == [(1, 1)]
+
+
 def test_an_insert_is_overtaken_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Definitions that come before every commit: from the second time on they wait."""
     with headrace.connect() as db:

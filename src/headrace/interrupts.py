@@ -22,11 +22,12 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType, TracebackType
-from typing import NoReturn, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 # The functions behind those of `signal`, which make enums of every answer: that costs more than many a lookup.
 _handler_of: Callable[[int], object] = _signal.getsignal
@@ -85,21 +86,21 @@ class _Statement:
             raise Interrupted(self.committed)
 
 
-_between: Callable[[FrameType | None], object] | None = None
-"""How to end what a program waits for by itself, given the frame it is at."""
+_between: Callable[[FrameType | None], bool] | None = None
+"""How to end what a program waits for by itself, given the frame it is at; whether to raise at once then."""
 
 
-def end_between(way: Callable[[FrameType | None], object] | None) -> None:
-    """Have Ctrl-C between statements do this before it raises, from the end of the main thread's next statement on."""
+def end_between(way: Callable[[FrameType | None], bool] | None) -> None:
+    """Have Ctrl-C between statements do this first, from the end of the main thread's next statement on.
+
+    Where it says False, it has seen to it that KeyboardInterrupt is raised when what was waited for has ended.
+    """
     global _between
     _between = way
 
 
-def _on_signal_between(_: int, frame: FrameType | None) -> NoReturn:
-    try:
-        if _between is not None:
-            _between(frame)
-    finally:
+def _on_signal_between(_: int, frame: FrameType | None) -> None:
+    if _between is None or _between(frame):
         raise KeyboardInterrupt
 
 
@@ -195,13 +196,16 @@ class Waitable(Protocol):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
 
-def waited_for(lock: Waitable) -> None:
-    """Take a lock, however long that is; whoever waits can be interrupted."""
+def waited_for(lock: Waitable, seconds: float | None = None) -> bool:
+    """Take a lock, however long that is, or in so many seconds if it can be had; whoever waits can be interrupted."""
     if _hearing() is None:
-        lock.acquire()
-        return
+        return lock.acquire() if seconds is None else lock.acquire(timeout=seconds)
+    until = None if seconds is None else time.monotonic() + seconds
     while not lock.acquire(timeout=_AGAIN):
         check()
+        if until is not None and time.monotonic() >= until:
+            return False
+    return True
 
 
 class Lock:

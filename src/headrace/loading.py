@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,9 +69,11 @@ class Loaded(int):
         return "".join(f"; {counted(n, 'row')} late for {view}" for view, n in self.late.items())
 
 
-_STALE_ATTEMPTS = 1
-"""How often an insert is overtaken by a change of definitions before it makes them wait: it takes its turn with those
-who make them, so it waits for one of each such thread at most, and is run twice."""
+_STALE_ATTEMPTS = 3
+"""How often an insert that a change of definitions has overtaken may be overtaken again, because the next one took too
+long to be waited for."""
+_SHORT_WAIT = 0.25
+"""Seconds that are not too long."""
 
 
 @dataclass(frozen=True)
@@ -319,8 +321,10 @@ class Loader:
         Returns how many rows there were, their state rows, and how many came too late, by view; ``None`` if the batch
         they come from is committed already.
         """
+        took = 0.0
         for attempt in itertools.count():
-            with self._runtime.tables_lock if attempt >= _STALE_ATTEMPTS else nullcontext():
+            with self._turn(attempt, took):
+                began = time.monotonic()
                 catalog = self._runtime.catalog
                 catalog.get(stream.name, Stream)
                 pipelines = self._pipelines(stream, catalog)
@@ -344,7 +348,25 @@ class Loader:
                         raise
                     delivery.take_back()
                     self._await_catalog(catalog.version)
+                took = time.monotonic() - began
         raise AssertionError("never ends without an answer")
+
+    @contextmanager
+    def _turn(self, attempt: int, took: float) -> Iterator[None]:
+        """Definitions stand still in the block, if one has overtaken the insert and the next does not take long.
+
+        The insert takes its turn with those who make them, so it waits for one of each such thread at most. It does not
+        wait for one that takes longer than its own run did, which may start Spark or read a large table: most likely
+        the insert is in before it, and if not, to be run again costs what the wait has cost.
+        """
+        lock = self._runtime.tables_lock
+        patience = max(_SHORT_WAIT, took) if attempt <= _STALE_ATTEMPTS else None
+        taken = attempt > 0 and lock.acquire(patience)
+        try:
+            yield
+        finally:
+            if taken:
+                lock.release()
 
     def _wants(self, stream: Stream, given: Input) -> Ring | None:
         """The ring that rows of this input go to before they are committed, if somebody wants them.

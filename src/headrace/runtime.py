@@ -34,7 +34,7 @@ class Runtime:
     catalog: Catalog = field(default_factory=Catalog)
     tables_lock: Turns = field(default_factory=Turns)
     """Held by whoever changes a table or a definition: a view being made must see tables stand still. An insert that
-    definitions overtook takes its turn too."""
+    definitions overtook takes its turn too, unless they take long."""
     writer_version: int = 0
     """The catalog version the writer thread has committed; ahead of ``catalog`` for a moment during DDL."""
     file_marks: dict[Table, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from headrace.interrupts import waited_for
 
 
 class Turns:
-    """A re-entrant lock, to be used in ``with`` blocks.
+    """A re-entrant lock, best used in ``with`` blocks.
 
     >>> lock = Turns()
     >>> with lock, lock:
@@ -34,33 +34,48 @@ class Turns:
         """How many threads wait for their turn."""
         return len(self._queue)
 
-    def __enter__(self) -> None:
+    def acquire(self, seconds: float | None = None) -> bool:
+        """Take it, or give up after so many seconds; whether it was taken."""
         me = threading.get_ident()
         if self._owner == me:  # nobody else can set it to that
             self._depth += 1
-            return
+            return True
         with self._changing:
             if self._owner is None:
                 self._owner, self._depth = me, 1
-                return
+                return True
             turn = threading.Lock()
             turn.acquire()
             self._queue.append((me, turn))
         try:
-            waited_for(turn)  # until whoever has it hands it over
+            # until whoever has it hands it over
+            if not waited_for(turn, seconds) and self._left(me, turn):
+                return False
         except BaseException:
-            with self._changing:
-                if (me, turn) in self._queue:
-                    self._queue.remove((me, turn))
-                    raise
-            self._hand_over()
+            if not self._left(me, turn):
+                self._hand_over()
             raise
         self._depth = 1
+        return True
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def release(self) -> None:
         self._depth -= 1
         if not self._depth:
             self._hand_over()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+    def _left(self, me: int, turn: threading.Lock) -> bool:
+        """Whether this wait could be given up: the turn had not come yet."""
+        with self._changing:
+            if (me, turn) not in self._queue:
+                return False
+            self._queue.remove((me, turn))
+            return True
 
     def _hand_over(self) -> None:
         with self._changing:

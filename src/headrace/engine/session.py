@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from headrace.engine.start import cancelling, start
+from headrace.engine.own_jobs import cancelling
+from headrace.engine.start import start
 from headrace.errors import CatalogError, ExecutionError, HeadraceError
 from headrace.interrupts import Lock, end_between, until_it_ends
 from headrace.settings import PINNED_SPARK, Settings, cores

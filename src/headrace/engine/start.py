@@ -4,8 +4,8 @@ PySpark must not be interrupted while it starts: it would remove the folder in w
 and a JVM that finds no folder neither ends nor hears that its parent has. So the start goes on to a point where it can
 be undone, and if nobody waits for it any more, it is. Whoever needs Spark meanwhile waits with the others.
 
-So PySpark does not replace the main thread's handler of SIGINT. Its own could not cancel the job that the thread waits
-for anyway: it speaks to the JVM over the very connection that waits. :func:`cancelling` does that over another.
+A thread of its own has another merit: PySpark does not replace the main thread's handler of SIGINT. What it is for is
+done better by :mod:`headrace.engine.own_jobs`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import atexit
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ExecutionError
@@ -31,9 +30,6 @@ _start: _Start | None = None
 """The start under way: a process has one Spark."""
 _LAST_WAIT = 60.0
 """Seconds the end of this process waits for a start nobody wants; a JVM that is left even so ends by itself."""
-
-_LONGEST_CANCEL = 10.0
-"""Seconds Ctrl-C waits until Spark has heard of it."""
 
 
 def start(settings: Mapping[str, str]) -> SparkSession:
@@ -125,37 +121,6 @@ class _Start:
         SparkContext._ensure_initialized(gateway=gateway)
         jvm: subprocess.Popen[Any] | None = gateway.proc
         return jvm
-
-
-def cancelling(spark: SparkSession) -> Callable[[FrameType | None], None]:
-    """What Ctrl-C does to jobs a program runs in a Spark of Headrace's: all of them end, if it waits for one."""
-    from pyspark.errors import PySparkException
-
-    try:
-        cancel: Callable[[], object] = spark.sparkContext.cancelAllJobs
-    except PySparkException:  # Spark Connect
-        cancel = spark.interruptAll
-
-    def run() -> None:
-        with suppress(Exception):
-            cancel()
-
-    def on_interrupt(frame: FrameType | None) -> None:
-        if _is_in_spark(frame):
-            thread = threading.Thread(target=run, name="headrace-cancel", daemon=True)
-            thread.start()
-            thread.join(_LONGEST_CANCEL)
-
-    return on_interrupt
-
-
-def _is_in_spark(frame: FrameType | None) -> bool:
-    """Whether a call of Spark's is under way: else nobody waits for a job, and jobs of other threads go on."""
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(("pyspark.", "py4j.")):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _end(jvm: subprocess.Popen[Any]) -> None:
