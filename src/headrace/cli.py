@@ -236,34 +236,38 @@ def _prompt(db: Path | None, rows: int) -> None:
     """Read statements line by line until end of input; an error or Ctrl-C ends the statement, not the session."""
     print("Statements end with ; and Ctrl-D leaves. help says more.")
     with headrace.connect(db) as database:
-        held = ""
-        while True:
+        held: str | None = ""
+        while held is not None:
             try:
-                held += input("headrace> " if not held else "     ...> ") + "\n"
-            except EOFError:
+                held = _held(database, held, rows)
+            except KeyboardInterrupt:  # pressed again, or while a line was typed: that is given up, not the session
                 print()
-                return
-            except KeyboardInterrupt:
-                print()
-                held = ""  # what was begun is given up, not the session
-                continue
-            asked = held.strip().rstrip("; ").lower()
-            if asked in ("exit", "quit"):
-                return
-            if asked in ("help", "?"):
-                print(_HELP)
                 held = ""
-                continue
-            if not held.rstrip().endswith(";"):
-                continue
-            try:
-                for one in split_statements(held):
-                    _print(_run(database, one), rows)
-            except HeadraceError as error:
-                _report(error)
-            except KeyboardInterrupt as interrupt:
-                _say_interrupted(interrupt)
-            held = ""
+
+
+def _held(database: headrace.Database, held: str, rows: int) -> str | None:
+    """Read a line and run what it completes: what is held of a statement then; None to leave."""
+    try:
+        held += input("headrace> " if not held else "     ...> ") + "\n"
+    except EOFError:
+        print()
+        return None
+    asked = held.strip().rstrip("; ").lower()
+    if asked in ("exit", "quit"):
+        return None
+    if asked in ("help", "?"):
+        print(_HELP)
+        return ""
+    if not held.rstrip().endswith(";"):
+        return held
+    try:
+        for one in split_statements(held):
+            _print(_run(database, one), rows)
+    except HeadraceError as error:
+        _report(error)
+    except KeyboardInterrupt as interrupt:
+        _say_interrupted(interrupt)
+    return ""
 
 
 def main() -> None:
