@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,12 @@ class _Watched(interrupts._Statement):
         if hears:
             _Watched.newest = self
 
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        # The statement goes on when all of them have come: one that came after its end would be this program's.
+        while pressing:
+            time.sleep(0.001)
+        super().on_signal(number, frame)
+
 
 @pytest.fixture(autouse=True)
 def _watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -53,6 +60,8 @@ def press_it() -> None:
 
 pressed = threading.Event()
 """It was pressed, as often as it should be."""
+pressing: list[bool] = []
+"""Not empty while it is being pressed. No event: whoever is interrupted in the middle of one holds its lock."""
 
 
 def something_runs() -> bool:
@@ -70,8 +79,10 @@ def ctrl_c(when: Callable[[], Any] = something_runs, times: int = 1) -> Iterator
     def press() -> None:
         while not over.is_set():
             if when():
+                pressing.append(True)
                 for _ in range(times):
                     press_it()
+                pressing.clear()
                 pressed.set()
                 return
             time.sleep(0.001)
