@@ -61,7 +61,9 @@ def _refresh() -> Seconds:
     from bench.ours import database
 
     groups = 100_000
-    insert, whole, one = [], [], []
+    insert: list[float] = []
+    whole: list[float] = []
+    one: list[float] = []
     with database() as db:
         db.sql(f"CREATE STREAM rows ({refresh.COLUMNS})")
         db.sql(f"CREATE VIEW kept AS {refresh.VIEW}")

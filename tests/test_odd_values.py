@@ -16,6 +16,7 @@ import headrace
 from headrace.database import Database
 from headrace.errors import HeadraceError
 from headrace.result import Result
+from odd import _Mute
 
 SETUP = (
     "CREATE STREAM s (a INT, b STRING, d DATE, at TIMESTAMP)",
@@ -120,7 +121,19 @@ def test_odd_options_are_refused(db: Database, tmp_path: Path, options: dict[str
 
 @pytest.mark.parametrize(
     "settings",
-    [{"time_zone": []}, {"time_zone": None}, {"engine": {}}, {"group_ms": 1.5}, {"memory_limit": 5}, {"durability": 1}],
+    [
+        {"time_zone": []},
+        {"time_zone": None},
+        {"engine": {}},
+        {"group_ms": 1.5},
+        {"memory_limit": 5},
+        {"durability": 1},
+        {"group_ms": _Mute()},
+        {"tasks": [_Mute()]},
+        {"shared": "yes"},
+        {"accept_state": _Mute()},
+        {"flight_key": 7},
+    ],
 )
 def test_odd_settings_are_refused(settings: dict[str, Any]) -> None:
     assert refused(headrace.connect, **settings).condition == "INVALID_SETTING"

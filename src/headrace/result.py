@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.boundary import public
 from headrace.errors import DataError, HeadraceError
 from headrace.values import python_values
-from headrace.wording import counted
+from headrace.wording import counted, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -108,7 +108,7 @@ class Result:
     def text(self, n: int = SHOWN) -> str:
         """The first ``n`` rows as aligned text (plans and descriptions are never cut)."""
         if not isinstance(n, int) or n < 0:
-            raise HeadraceError("USAGE", f"{n!r} rows cannot be shown", hint="give a whole number, 0 or more")
+            raise HeadraceError("USAGE", f"{shown(n)} rows cannot be shown", hint="give a whole number, 0 or more")
         if not self._table.column_names:
             return self.message
         if self._whole:

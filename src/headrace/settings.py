@@ -14,6 +14,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from headrace.errors import HeadraceError
+from headrace.wording import shown
 
 ENGINES = ("auto", "native", "tasks", "spark")
 DURABILITY = ("commit", "group", "none")
@@ -86,10 +87,18 @@ class Settings:
                     "UNKNOWN_SETTING", f"there is no setting {name}", hint=f"settings: {', '.join(sorted(known))}"
                 )
         settings = Settings(**given)
-        for name in ("time_zone", "engine", "driver_memory", "memory_limit", "durability"):
+        for name in (
+            "time_zone",
+            "engine",
+            "driver_memory",
+            "memory_limit",
+            "durability",
+            "flight_certificate",
+            "flight_key",
+        ):
             value = getattr(settings, name)
             if not isinstance(value, str):
-                raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a text")
+                raise HeadraceError("INVALID_SETTING", f"{name} is {shown(value)}", hint="give a text")
         if settings.engine not in ENGINES:
             raise HeadraceError(
                 "INVALID_SETTING", f"engine is {settings.engine!r}", hint=f"engine is one of {', '.join(ENGINES)}"
@@ -103,7 +112,12 @@ class Settings:
         for name in ("task_bytes", "tasks", "compact_rows", "state_memory", "group_ms", "sample_groups"):
             value = getattr(settings, name)
             if not isinstance(value, int) or value < 0:
-                raise HeadraceError("INVALID_SETTING", f"{name} is {value!r}", hint="give a whole number, 0 or more")
+                raise HeadraceError(
+                    "INVALID_SETTING", f"{name} is {shown(value)}", hint="give a whole number, 0 or more"
+                )
+        for name in ("remote_rings", "shared", "accept_state"):
+            if not isinstance(value := getattr(settings, name), bool):
+                raise HeadraceError("INVALID_SETTING", f"{name} is {shown(value)}", hint="give True or False")
         if bool(settings.flight_certificate) != bool(settings.flight_key):
             raise HeadraceError(
                 "INVALID_SETTING",

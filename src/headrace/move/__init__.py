@@ -27,6 +27,7 @@ from headrace.move.priority import enter
 from headrace.move.program import classic, of_json, program_of, session_for
 from headrace.move.query import RunningQuery
 from headrace.move.ticket import Ticket, load
+from headrace.wording import shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,9 @@ def run(
     require_session(session, "headrace.run(spark, query)")
     classic(session)
     if priority is not None and priority == yield_to:
-        raise HeadraceError("USAGE", f"a query cannot yield to its own class, {priority!r}", hint="name another class")
+        raise HeadraceError(
+            "USAGE", f"a query cannot yield to its own class, {shown(priority)}", hint="name another class"
+        )
     program = program_of(spark if query is None else query)
     running = RunningQuery(
         session, plan(program, session_for(session)), entering=lambda query: enter(query, priority, yield_to)
@@ -85,7 +88,7 @@ def resume(
     require_session(spark, "headrace.resume(spark, ticket)")
     classic(spark)
     if on_mismatch not in ("error", "restart"):
-        raise HeadraceError("USAGE", f"on_mismatch is {on_mismatch!r}", hint='it is "error" or "restart"')
+        raise HeadraceError("USAGE", f"on_mismatch is {shown(on_mismatch)}", hint='it is "error" or "restart"')
     if ticket is None:
         raise HeadraceError("USAGE", "no ticket is given", hint="headrace.resume(spark, ticket)")
     folder, found = load(spark, ticket)

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import DataError, Position, SqlError
+from headrace.wording import shown
 
 MEMORY_BYTES = 2 << 30
 """What the rows of a sample may take, where no setting says otherwise."""
@@ -63,7 +64,7 @@ def natural_seed(seed: Any) -> int:
     (7, True)
     """
     if not isinstance(seed, int) or isinstance(seed, bool):
-        raise SqlError("INVALID_SEED", f"the seed is {seed!r}", hint="give a whole number")
+        raise SqlError("INVALID_SEED", f"the seed is {shown(seed)}", hint="give a whole number")
     return seed if seed >= 0 else seed % (1 << 64)
 
 
