@@ -62,7 +62,7 @@ def boolean(
     return expr
 
 
-_NOT_THERE = ("MISSING_AGGREGATION", "MISSING_GROUP_BY", "FIELD_NOT_FOUND")
+_NOT_THERE = ("MISSING_AGGREGATION", "MISSING_GROUP_BY", "FIELD_NOT_FOUND", "INVALID_EXTRACT_BASE_FIELD_TYPE")
 """What is wrong with a name in HAVING or ORDER BY: to Spark the groups have no such column."""
 _OF_GROUPS = ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION", "MISSING_GROUP_BY", "INVALID_WHERE_CONDITION")
 """What a subquery in HAVING may seem to do wrong that names aggregates of the groups around it."""
@@ -380,7 +380,13 @@ class Block:
         for item in items:
             named.setdefault(item.name.lower(), item.expr)
         outputs = OutputScope(named, self.scope, columns_first=True)
-        return substitute(bind_expr(self._plain(tree), outputs, self.analyzer), outputs.aliases)
+        with _as_unresolved(("FIELD_NOT_FOUND", "INVALID_EXTRACT_BASE_FIELD_TYPE")):
+            bound = bind_expr(self._plain(tree), outputs, self.analyzer)
+        used = {stand_in.name.lower() for stand_in in columns(bound) if stand_in.id in outputs.aliases}
+        for item in items:
+            if item.lateral and item.name.lower() in used:
+                raise _lateral_key(item)
+        return substitute(bound, outputs.aliases)
 
     # Time windows
 
