@@ -54,6 +54,9 @@ class NeverAsked:
     def scalar_type(self, template: str, args: tuple[Type, ...]) -> Type:
         raise AssertionError(f"Spark was asked for the type of {template}")
 
+    def scalar_name(self, template: str, args: tuple[Type, ...]) -> str | None:
+        raise AssertionError(f"Spark was asked for the name of {template}")
+
     def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
         raise AssertionError(f"Spark was asked for the columns of {text}")
 
@@ -66,6 +69,9 @@ class Answering(NeverAsked):
 
     def scalar_type(self, template: str, args: tuple[Type, ...]) -> Type:
         return BIGINT
+
+    def scalar_name(self, template: str, args: tuple[Type, ...]) -> str | None:
+        return template
 
     def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
         return schema(x=BIGINT)

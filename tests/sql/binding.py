@@ -42,6 +42,9 @@ class NoSpark:
     def scalar_type(self, template: str, args: tuple[Type, ...]) -> Type:
         raise LeftToSpark(template)
 
+    def scalar_name(self, template: str, args: tuple[Type, ...]) -> str | None:
+        raise LeftToSpark(template)
+
     def is_aggregate(self, function: str) -> bool:
         raise LeftToSpark(function)
 
@@ -60,6 +63,9 @@ class RealSpark:
         except Exception as refusal:
             raise SqlError("REFUSED", str(refusal)[:200]) from None
         return from_spark(schema[0].dataType.simpleString())
+
+    def scalar_name(self, template: str, args: tuple[Type, ...]) -> str | None:
+        return None
 
     def is_aggregate(self, function: str) -> bool:
         try:

@@ -75,6 +75,9 @@ class NoSpark:
     def scalar_type(self, template: str, args: tuple[Type, ...]) -> Type:
         raise Asked(template)
 
+    def scalar_name(self, template: str, args: tuple[Type, ...]) -> str | None:
+        raise Asked(template)
+
     def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
         raise Asked(text)
 

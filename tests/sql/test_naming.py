@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from binding import RealSpark, bind, create_view
 from sqlglot import exp
 
+import headrace
+from headrace.engine.analyzer import SparkAnalyzer
 from headrace.sql.expressions import OutsideAlgebra
 from headrace.sql.fields import depth_of
 from headrace.sql.grammar import parse_expression, parse_query
 from headrace.sql.naming import output_name
 from headrace.sql.source import text_of
-from headrace.types import Type
+from headrace.types import Type, from_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,6 +184,55 @@ AGGREGATES = tuple(
 )
 
 
+LEFT_TO_SPARK = tuple(
+    line.strip()
+    for line in r"""
+        sort_array(a)
+        SORT_ARRAY(T.A, false)
+        sort_array(s.l)[0]
+        overlay(v PLACING 'x' FROM 1)
+        overlay(v PLACING `odd name` FROM 1 FOR 2)
+        length(overlay(v, 'x', i + 1)) + 1
+        struct(i, s.x, i + 1 AS p, v)
+        struct(i AS p).p
+        (i, v)
+        (i, v) = (1, 'a')
+        from_json(v, 'a INT').a
+        concat_ws(',', V, v)
+        hash('{0} __hole0__ }', v)
+        ts + make_interval(1)
+        make_dt_interval(1) + ts
+        d - (d - d)
+        ts - make_dt_interval(1) - (ts - ts)
+        -make_dt_interval(i)
+        v COLLATE UNICODE
+        v LIKE ANY (v, 'b')
+        like(v, 'a', '/')
+        regexp_like(v, 'a')
+        datepart('week', d)
+        session_user
+        window_time(window(ts, '1 hour'))
+        i + 1 AS x, hash(x, i), sort_array(array(x))
+        cast(sort_array(a) AS array<string>)[0]
+    """.splitlines()
+    if line.strip()
+)
+AGGREGATES_OF_SPARK = tuple(
+    line.strip()
+    for line in """
+        listagg(v)
+        listagg(v, ',') WITHIN GROUP (ORDER BY v DESC)
+        mode() WITHIN GROUP (ORDER BY i)
+        first(i, true) IS NULL
+        sort_array(collect_list(i + 1))
+        array_join(sort_array(collect_list(v) FILTER (WHERE i > 1)), ',')
+        count(DISTINCT sort_array(a))
+        sum(i) + max_by(i, v)
+    """.splitlines()
+    if line.strip()
+)
+
+
 def type_of(node: exp.Expr) -> Type | None:
     try:
         return bind_node(node)
@@ -206,6 +258,47 @@ def test_differential_names(spark: SparkSession, items: tuple[str, ...]) -> None
     ours = [output_name(parse_expression(item), type_of, depth) for item in items]
     different = {item: (a, b) for item, a, b in zip(items, ours, theirs, strict=True) if a != b}
     assert different == {}
+
+
+COLUMNS = (
+    "a ARRAY<INT>, s STRUCT<x: INT, l: ARRAY<INT>>, v STRING, `odd name` STRING, i INT, d DATE, ts TIMESTAMP, b BOOLEAN"
+)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("items", [LEFT_TO_SPARK, AGGREGATES_OF_SPARK], ids=["scalars", "aggregates"])
+def test_differential_names_of_what_is_left_to_spark(spark: SparkSession, items: tuple[str, ...]) -> None:
+    with headrace.connect(None, spark=spark) as db:
+        db.sql(f"CREATE TABLE t ({COLUMNS})")
+        spark.createDataFrame([], COLUMNS).createOrReplaceTempView("t")
+        different = {}
+        for item in items:
+            query = f"SELECT {item} FROM t"
+            theirs, ours = spark.sql(query).columns, db.sql(query).arrow().column_names
+            if ours != theirs:
+                different[item] = (ours, theirs)
+    spark.catalog.dropTempView("t")
+    assert different == {}
+
+
+@pytest.mark.spark
+def test_a_reopened_view_has_the_names_spark_gave(spark: SparkSession, tmp_path: Path) -> None:
+    view = (
+        "CREATE VIEW v AS SELECT `sort_array(collect_list(k), true)` FROM (SELECT sort_array(collect_list(k)) FROM s)"
+    )
+    with headrace.connect(tmp_path / "new.hr", spark=spark) as db:
+        db.sql("CREATE STREAM s (k INT)")
+        db.sql(view)
+    with headrace.connect(tmp_path / "new.hr") as db:  # without Spark
+        assert [f.name for f in db.catalog.get("v").columns] == ["sort_array(collect_list(k), true)"]
+
+
+def test_a_definition_stored_without_names_keeps_those_it_had() -> None:
+    def no_spark() -> SparkSession:
+        raise AssertionError("Spark was asked")
+
+    before = SparkAnalyzer(no_spark, known={"type sort_array({0}) ['array<int>']": "array<int>"})
+    assert before.scalar_name("sort_array({0})", (from_spark("array<int>"),)) is None
 
 
 def test_an_alias_is_its_own_name() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SparkAnalyzer:
-    """Answers what type an expression has, what columns a query, whether a function aggregates."""
+    """Answers what type and name an expression has, what columns a query, whether a function aggregates."""
 
     def __init__(
         self, spark: Callable[[], SparkSession], zone: str = "UTC", known: Mapping[str, str] | None = None
@@ -29,6 +29,7 @@ class SparkAnalyzer:
         self._spark = spark
         self.zone = ZoneInfo(zone)
         self._known = dict(known or {})
+        self._may_name = known is None
         self.answers: dict[str, str] = {}
         """What was asked since this analyzer was made, for the definition being bound."""
 
@@ -37,6 +38,24 @@ class SparkAnalyzer:
         columns = ", ".join(f"CAST(NULL AS {t.sql}) AS c{i}" for i, t in enumerate(args)) or "1 AS one"
         text = f"SELECT {template.format(*(f'c{i}' for i in range(len(args))))} AS x FROM (SELECT {columns})"
         return from_spark(self._ask(key, lambda: self._schema(text)[0].type.sql))
+
+    def scalar_name(self, template: str, args: tuple[Type, ...]) -> str | None:
+        key = f"name {template} {[t.sql for t in args]}"
+        if key not in self._known and not self._may_name:
+            return None  # an earlier Headrace stored the definition, and named its columns without asking
+        mark = "__hole"
+        while mark in template:
+            mark += "_"
+        holes = [f"{mark}{i}__" for i in range(len(args))]
+        columns = ", ".join(f"CAST(NULL AS {t.sql}) AS {n}" for t, n in zip(args, holes, strict=True)) or "1 AS one"
+        # By itself CAST(c AS …) is called c; inside another expression everything is printed.
+        text = f"SELECT ({template.format(*holes)}\n) IS NULL FROM (SELECT {columns})"
+
+        def ask() -> str:
+            printed = self._schema(text)[0].name.removeprefix("(").removesuffix(" IS NULL)")
+            return re.sub(rf"{mark}(\d+)__", r"{\1}", printed.replace("{", "{{").replace("}", "}}"))
+
+        return self._ask(key, ask)
 
     def query_schema(self, text: str, inputs: Mapping[str, Schema]) -> Schema:
         key = f"query {text} {[(n, [(f.name, f.type.sql) for f in s]) for n, s in inputs.items()]}"

@@ -22,12 +22,13 @@ from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, check_
 from headrace.sql.fields import depth_of
 from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets, with_grouping_id
 from headrace.sql.lifting import Lift
-from headrace.sql.naming import output_name
+from headrace.sql.naming import SparkName, output_name
 from headrace.sql.ordering import limit_of, means_all, ordinal, sort_key
 from headrace.sql.scope import OutputScope, Scope, Source
 from headrace.sql.source import replace, text_of
 from headrace.sql.stars import is_star, star_items
 from headrace.sql.subqueries import Around, Existence, Subqueries, and_parts, has_subquery
+from headrace.sql.template import Left
 from headrace.sql.time_windows import Windows, name_fields
 from headrace.sql.tree import dotted
 from headrace.types import BIGINT, BOOLEAN, TINYINT, VOID, Type
@@ -61,7 +62,7 @@ def boolean(
     return expr
 
 
-_NOT_THERE = ("MISSING_AGGREGATION", "MISSING_GROUP_BY", "FIELD_NOT_FOUND")
+_NOT_THERE = ("MISSING_AGGREGATION", "MISSING_GROUP_BY", "FIELD_NOT_FOUND", "INVALID_EXTRACT_BASE_FIELD_TYPE")
 """What is wrong with a name in HAVING or ORDER BY: to Spark the groups have no such column."""
 _OF_GROUPS = ("UNRESOLVED_COLUMN", "MISSING_AGGREGATION", "MISSING_GROUP_BY", "INVALID_WHERE_CONDITION")
 """What a subquery in HAVING may seem to do wrong that names aggregates of the groups around it."""
@@ -201,8 +202,10 @@ class Block:
             if before := self._aliases_named(inner, items):
                 items.append(self._lateral(tree, inner, before))
                 continue
-            name = tree.alias if named else output_name(tree, self._type_of, self._depth_of)
-            items.append(Item(name, self._bind(inner), inner, named))
+            left: dict[int, Left] = {}
+            expr = bind_expr(self._plain(inner), self.scope, self.analyzer, left=left)
+            name = tree.alias if named else output_name(tree, self._type_of, self._depth_of, self._spark_names(left))
+            items.append(Item(name, expr, inner, named))
         return items
 
     # An item may name those before it by their aliases, where no column has such a name.
@@ -229,9 +232,11 @@ class Block:
         return found
 
     def _lateral(self, tree: exp.Expr, inner: exp.Expr, named: dict[str, Expr]) -> Item:
+        left: dict[int, Left] = {}
+
         def bound(part: exp.Expr) -> Expr:
             outputs = OutputScope(named, self.scope)
-            found = bind_expr(self._plain(part), outputs, self.analyzer)
+            found = bind_expr(self._plain(part), outputs, self.analyzer, left=left)
             for agg in (e for e in walk(found) if isinstance(e, Agg)):
                 if {c.id for c in columns(agg)} & outputs.aliases.keys():
                     raise SqlError(
@@ -245,10 +250,11 @@ class Block:
         def depth(part: exp.Expr) -> int:
             return -2 if part.name.lower() in named and len(dotted(part) or ()) == 1 else depth_of(bound(part))
 
+        expr = bound(inner)
         if isinstance(tree, exp.Alias):
-            return Item(tree.alias, bound(inner), inner, True, lateral=True)
-        name = output_name(tree, lambda part: bound(part).type, depth)
-        return Item(name, bound(inner), inner, lateral=True)
+            return Item(tree.alias, expr, inner, True, lateral=True)
+        name = output_name(tree, lambda part: bound(part).type, depth, self._spark_names(left))
+        return Item(name, expr, inner, lateral=True)
 
     def _bind(self, tree: exp.Expr) -> Expr:
         return bind_expr(self._plain(tree), self.scope, self.analyzer)
@@ -264,6 +270,17 @@ class Block:
         inner = holder.this
         assert isinstance(inner, exp.Expr)
         return inner
+
+    def _spark_names(self, left: dict[int, Left]) -> SparkName:
+        """Spark's names for what was left to it."""
+
+        def name(tree: exp.Expr) -> tuple[str, list[exp.Expr]] | None:
+            if (part := left.get(id(tree))) is None:
+                return None
+            found = self.analyzer.scalar_name(part.template(), tuple(type_ for _, type_ in part.holes))
+            return None if found is None else (found, [hole for hole, _ in part.holes])
+
+        return name
 
     def _type_of(self, tree: exp.Expr) -> Type:
         return self._bind(tree).type
@@ -363,7 +380,13 @@ class Block:
         for item in items:
             named.setdefault(item.name.lower(), item.expr)
         outputs = OutputScope(named, self.scope, columns_first=True)
-        return substitute(bind_expr(self._plain(tree), outputs, self.analyzer), outputs.aliases)
+        with _as_unresolved(("FIELD_NOT_FOUND", "INVALID_EXTRACT_BASE_FIELD_TYPE")):
+            bound = bind_expr(self._plain(tree), outputs, self.analyzer)
+        used = {stand_in.name.lower() for stand_in in columns(bound) if stand_in.id in outputs.aliases}
+        for item in items:
+            if item.lateral and item.name.lower() in used:
+                raise _lateral_key(item)
+        return substitute(bound, outputs.aliases)
 
     # Time windows
 

@@ -41,19 +41,27 @@ from headrace.sql.functions import (
     is_char,
 )
 from headrace.sql.source import text_of
-from headrace.sql.template import AGGREGATE_WRAPPERS, composed, spark_template
+from headrace.sql.template import AGGREGATE_WRAPPERS, Left, composed, spark_template
 from headrace.sql.tree import OutsideAlgebra, check_inside_algebra, dotted, function_name, position_of
 from headrace.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, VOID, Type, other, parse_type
 
 
-def bind_expr(node: exp.Expr, scope: Scope, analyzer: Analyzer, *, zone: tzinfo | None = None) -> Expr:
+def bind_expr(
+    node: exp.Expr,
+    scope: Scope,
+    analyzer: Analyzer,
+    *,
+    zone: tzinfo | None = None,
+    left: dict[int, Left] | None = None,
+) -> Expr:
     """The typed form of ``node``; aggregate calls stand inline as Agg.
 
     ``zone`` is the session's time zone (the analyzer's, unless given): with it, TIMESTAMP literals without a zone
-    become constants; without it they stay casts of local times.
+    become constants; without it they stay casts of local times. ``left`` takes the parts left to Spark, by id.
     """
     check_inside_algebra(node)
-    return _Binder(scope, analyzer, zone or getattr(analyzer, "zone", None)).bind(node)
+    binder = _Binder(scope, analyzer, zone or getattr(analyzer, "zone", None), {} if left is None else left)
+    return binder.bind(node)
 
 
 _BINARY: dict[type[exp.Expr], str] = {
@@ -88,7 +96,8 @@ _ONLY_IN_CALLS = (exp.Kwarg, exp.Alias, exp.Aliases, exp.Distinct)
 
 
 class _Binder:
-    def __init__(self, scope: Scope, analyzer: Analyzer, zone: tzinfo | None) -> None:
+    def __init__(self, scope: Scope, analyzer: Analyzer, zone: tzinfo | None, left: dict[int, Left]) -> None:
+        self.left = left
         self.scope = scope
         self.analyzer = analyzer
         self.zone = zone
@@ -157,6 +166,7 @@ class _Binder:
                 if error.condition != "UNRESOLVED_COLUMN" or len(parts) > 1 or parts[0].lower() not in CALLED_BARE:
                     raise
         call = f"{parts[0].lower()}()"
+        self.left[id(node)] = Left(node, [])
         return SparkExpr(self.analyzer.scalar_type(call, ()), call, ())
 
     def negation(self, node: exp.Expr) -> Expr:
@@ -409,7 +419,7 @@ class _Binder:
         if not entered:
             with self.inside_aggregate(node):
                 return self.spark_aggregate(node, where, entered=True)
-        template, args = spark_template(node, self.leaf)
+        template, args = self.template(node)
         with self.at(node):
             type_ = self.analyzer.scalar_type(template, tuple(a.type for a in args))
         call = node.find(exp.Anonymous)
@@ -424,9 +434,21 @@ class _Binder:
             raise SqlError(
                 "UNBOUND_SQL_PARAMETER", "parameters are not supported", position=position_of(node), hint="write values"
             )
-        template, args = spark_template(node, self.leaf)
+        template, args = self.template(node)
         with self.at(node):
             return SparkExpr(self.analyzer.scalar_type(template, tuple(a.type for a in args)), template, args)
+
+    def template(self, node: exp.Expr) -> tuple[str, tuple[Expr, ...]]:
+        holes: list[tuple[exp.Expr, Type]] = []
+
+        def leaf(part: exp.Expr) -> Expr | None:
+            bound = self.leaf(part)
+            if bound is not None:
+                holes.append((part, bound.type))
+            return bound
+
+        self.left[id(node)] = Left(node, holes)
+        return spark_template(node, leaf)
 
     def spark_composed(self, shape: str, parts: tuple[exp.Expr, ...], node: exp.Expr) -> Expr:
         template, args = composed(shape, parts, self.leaf)

@@ -26,6 +26,9 @@ class Analyzer(Protocol):
     def scalar_type(self, template: str, args: tuple[Type, ...]) -> Type:
         """The type of ``template`` over columns of these types; SqlError if Spark refuses it."""
 
+    def scalar_name(self, template: str, args: tuple[Type, ...]) -> str | None:
+        """How Spark prints ``template``, itself a template; ``None`` if nobody is to be asked."""
+
     def is_aggregate(self, function: str) -> bool:
         """Whether the function aggregates; SqlError UNRESOLVED_ROUTINE if Spark has none of this name."""
 

@@ -22,6 +22,7 @@ from sqlglot import exp
 from headrace.errors import SqlError
 from headrace.plan.exprs import Literal
 from headrace.sql import literals
+from headrace.sql.arithmetic import DATE_DIFFERENCE
 from headrace.sql.expression_grammar import TYPED_LITERAL
 from headrace.sql.functions import CAST_FUNCTIONS, TIME_UNIT_FIRST
 from headrace.sql.source import text_of
@@ -30,9 +31,15 @@ from headrace.types import DATE, DOUBLE, FLOAT, TIMESTAMP_NTZ, Type, parse_type
 
 TypeOf = Callable[[exp.Expr], Type | None]
 DepthOf = Callable[[exp.Expr], int]
+SparkName = Callable[[exp.Expr], "tuple[str, list[exp.Expr]] | None"]
 
 
-def output_name(node: exp.Expr, type_of: TypeOf | None = None, depth_of: DepthOf | None = None) -> str:
+def output_name(
+    node: exp.Expr,
+    type_of: TypeOf | None = None,
+    depth_of: DepthOf | None = None,
+    spark_name: SparkName | None = None,
+) -> str:
     """The name of an unaliased select item.
 
     Two names depend on a type: a date plus days is called ``date_add(d, 1)``.
@@ -40,13 +47,14 @@ def output_name(node: exp.Expr, type_of: TypeOf | None = None, depth_of: DepthOf
     An alias of an earlier item is a reference to it (-2), and a call without parentheses gets them (-1).
     A field prints with its struct (``size(s.a)``), a column without its relation:
     ``depth_of`` tells how many of a name's parts are fields; without it none is.
+    Of a part that was left to Spark, ``spark_name`` tells Spark's own name as a template, and what goes into its holes.
     """
     node = node.unnest() if isinstance(node, exp.Paren) else node
     if isinstance(node, exp.Alias):
         return node.alias
-    printer = _Printer(type_of or (lambda _: None), depth_of or (lambda _: 0))
+    printer = _Printer(type_of or (lambda _: None), depth_of or (lambda _: 0), spark_name or (lambda _: None))
     if (parts := dotted(node)) is not None:
-        return printer.column(node) if len(parts) == 1 else parts[-1]
+        return printer.name(node) if len(parts) == 1 else parts[-1]
     if isinstance(node, exp.Cast | exp.TryCast) and isinstance(node.this, exp.Column) and not _is_typed_literal(node):
         return node.this.name if "." not in printer.column(node.this) else printer.name(node)
     if isinstance(node, exp.Anonymous) and node.name.lower() == "window":
@@ -110,11 +118,15 @@ _DEFAULTS: dict[tuple[str, int], tuple[str, ...]] = {
 
 
 class _Printer:
-    def __init__(self, type_of: TypeOf, depth_of: DepthOf) -> None:
+    def __init__(self, type_of: TypeOf, depth_of: DepthOf, spark_name: SparkName) -> None:
         self.type_of = type_of
         self.depth_of = depth_of
+        self.spark_name = spark_name
 
     def name(self, node: exp.Expr) -> str:
+        if (found := self.spark_name(node)) is not None:
+            template, parts = found
+            return template.format(*map(self.name, parts))
         if isinstance(node, exp.Add | exp.Sub) and (shifted := self.shifted(node)) is not None:
             return shifted
         if (symbol := _INFIX.get(type(node))) is not None:
@@ -132,14 +144,15 @@ class _Printer:
         """Dates with days or intervals print as the functions Spark makes of them."""
         sign = "-" if isinstance(node, exp.Sub) else "+"
         moment, by = node.this, node.expression
-        if sign == "+" and self.interval_literal(moment) is not None:
+        if sign == "+" and self.interval(moment) is not None:
             moment, by = by, moment
-        interval = self.interval_literal(by)
+        interval = self.interval(by)
         if interval is not None:
-            if interval.endswith("' DAY") and self.type_of(moment) == DATE:
-                days = f"extractansiintervaldays({interval})"
+            printed, type_ = interval
+            if type_ == DATE_DIFFERENCE and self.type_of(moment) == DATE:
+                days = f"extractansiintervaldays({printed})"
                 return f"date_add({self.name(moment)}, {days if sign == '+' else f'(- {days})'})"
-            return f"{self.name(moment)} {sign} {interval}"
+            return f"{self.name(moment)} {sign} {printed}"
         if sign == "+" and self.type_of(by) == DATE:
             moment, by = by, moment
         days_type = self.type_of(by) if self.type_of(moment) == DATE else None
@@ -147,13 +160,15 @@ class _Printer:
             return f"date_{'add' if sign == '+' else 'sub'}({self.name(moment)}, {self.name(by)})"
         return None
 
-    def interval_literal(self, node: exp.Expr) -> str | None:
+    def interval(self, node: exp.Expr) -> tuple[str, Type] | None:
+        """An interval as it prints, and its type."""
         if isinstance(node, exp.Paren):
-            return self.interval_literal(node.this)
-        if not (isinstance(node, exp.Interval) and isinstance(node.this, exp.Literal)):
-            return None
-        found = literals.interval_literal(node)
-        return None if found is None else _interval_text(found)
+            return self.interval(node.this)
+        if isinstance(node, exp.Interval) and isinstance(node.this, exp.Literal):
+            found = literals.interval_literal(node)
+            return None if found is None else (_interval_text(found), found.type)
+        type_ = self.type_of(node)
+        return (self.name(node), type_) if type_ is not None and type_.name.startswith("interval") else None
 
     # --- nodes ---------------------------------------------------------------------------------
 
@@ -273,9 +288,6 @@ class _Printer:
         digits = node.name.upper()
         return f"X'{'0' * (len(digits) % 2)}{digits}'"
 
-    def interval(self, node: exp.Expr) -> str:
-        return self.interval_literal(node) or text_of(node)
-
     def filtered(self, node: exp.Expr) -> str:
         return f"{self.name(node.this)} FILTER (WHERE {self.name(node.expression.this)})"
 
@@ -298,6 +310,9 @@ class _Printer:
             return f"{name.upper()}({self.name(args[0])})"
         if name == "log":
             return f"LOG({'E(), ' if len(args) == 1 else ''}{self.names(args)})"
+        if name == "like" and len(args) in (2, 3):
+            escape = "".join(f" ESCAPE '{a.name}'" for a in args[2:])
+            return f"{self.name(args[0])} LIKE {self.name(args[1])}{escape}"
         if name in TIME_UNIT_FIRST and len(args) == 3:
             name = "timestampdiff" if "diff" in name else "timestampadd"
         name = {"dateadd": "date_add", "array_agg": "collect_list"}.get(name, name)
@@ -336,7 +351,7 @@ _SPECIAL: dict[type[exp.Expr], Callable[[_Printer, exp.Expr], str]] = {
     exp.Var: lambda printer, node: node.name,
     exp.Boolean: lambda printer, node: "true" if node.this else "false",
     exp.HexString: _Printer.hex_string,
-    exp.Interval: _Printer.interval,
+    exp.Interval: lambda printer, node: (printer.interval(node) or (text_of(node),))[0],
     exp.Star: lambda printer, node: "1",
     exp.Anonymous: _Printer.function,
     exp.Filter: _Printer.filtered,

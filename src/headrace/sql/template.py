@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -24,7 +25,7 @@ from headrace.plan.exprs import Expr
 from headrace.sql.lexer import Kind, Token, tokens
 from headrace.sql.source import text_of
 from headrace.sql.tree import dotted, function_name
-from headrace.types import quote
+from headrace.types import Type, quote
 
 AGGREGATE_WRAPPERS = (exp.Filter, exp.IgnoreNulls, exp.RespectNulls, exp.WithinGroup)
 """Syntax around an aggregate call that belongs to the call."""
@@ -68,6 +69,20 @@ def composed(shape: str, nodes: Sequence[exp.Expr], leaf: Leaf) -> tuple[str, tu
     return shape.format(*texts), tuple(args)
 
 
+@dataclass(frozen=True)
+class Left:
+    """A part of a tree that was left to Spark, and the holes in its text in the order they were found."""
+
+    node: exp.Expr
+    holes: list[tuple[exp.Expr, Type]]
+
+    def template(self) -> str:
+        """As :func:`spark_template`, but each hole is one of its own: the same column may be written in two ways."""
+        marks = {id(part): _MARK.format(i) for i, (part, _) in enumerate(self.holes)}
+        parts = _MARKED.split(text_of(self.node, marks))
+        return "".join(f"{{{p}}}" if i % 2 else p.replace("{", "{{").replace("}", "}}") for i, p in enumerate(parts))
+
+
 def _filled(node: exp.Expr, leaf: Leaf, args: dict[Expr, int]) -> str:
     heads = {id(node)}
     if isinstance(node, AGGREGATE_WRAPPERS):
@@ -81,7 +96,7 @@ def _filled(node: exp.Expr, leaf: Leaf, args: dict[Expr, int]) -> str:
     def look(part: exp.Expr) -> None:
         if mark := hole(part):
             holes[id(part)] = mark
-        elif function_name(part) == "struct":
+        elif function_name(part) == "struct" or _is_row(part):
             for place, argument in enumerate(part.expressions, 1):
                 inner = argument.unnest()
                 if mark := hole(inner):
@@ -99,6 +114,11 @@ def _filled(node: exp.Expr, leaf: Leaf, args: dict[Expr, int]) -> str:
     for i, part in enumerate(parts):
         tokens_ += [f"{{{part}}}"] if i % 2 else [_spelled(part, t) for t in tokens(part)]
     return _spaced(tokens_)
+
+
+def _is_row(part: exp.Expr) -> bool:
+    """Whether this is ``(a, b)``, a struct; the patterns of LIKE ANY are none."""
+    return isinstance(part, exp.Tuple) and not isinstance(part.parent, exp.Any | exp.All)
 
 
 def _spelled(text: str, token: Token) -> str:
