@@ -86,8 +86,8 @@ def _select(node: exp.Expr) -> str:
     for part, word in (("where", "WHERE"), ("group", "GROUP BY"), ("having", "HAVING"), ("qualify", "QUALIFY")):
         if node.args.get(part) is not None:
             clause = node.args[part]
-            # Twice: Spark takes FROM t WHERE (a - b) for an alias WHERE of t and its columns.
-            text += f" {word} {_group(clause) if part == 'group' else f'({printed(clause.this)})'}"
+            # In two pairs: Spark takes FROM t WHERE (a) for an alias WHERE of t and its columns.
+            text += f" {word} {_group(clause) if part == 'group' else f'(({printed(clause.this)}))'}"
     return text + _ends(node)
 
 

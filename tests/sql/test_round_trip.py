@@ -63,8 +63,8 @@ def difference(spark: SparkSession, text: str) -> str | None:
     try:
         tree = parse_query(text)
     except SqlError as error:
-        # Spark reads a column called AS in SELECT all AS x.
-        known = theirs is None or "before AS is no column" in error.message
+        # Spark reads a column called AS in SELECT all AS x, and an alias WHERE in FROM t WHERE (a).
+        known = theirs is None or "before AS is no column" in error.message or "'SubqueryAlias WHERE" in theirs
         return None if known else f"refused here, read by Spark: {error}"
     if isinstance(tree, Opaque):
         return None  # Spark gets the text itself
@@ -100,3 +100,26 @@ def test_differential_reading_of_made_statements(tables: SparkSession) -> None:
     for text in made(0, 20_000 if SOAK else 400):
         found = difference(tables, text)
         assert found is None, f"{text}\n{found}"
+
+
+@pytest.mark.parametrize("clause", ["WHERE (a)", "WHERE (`a`) ORDER BY b", "having (a)", "QUALIFY (a, b)"])
+def test_a_condition_that_spark_takes_for_an_alias_is_refused(clause: str) -> None:
+    with pytest.raises(SqlError, match="alias of the relation before it") as refused:
+        parse_query(f"SELECT a FROM t {clause}")
+    assert "without parentheses" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "WHERE (a) AND b",
+        "WHERE (a) IS NULL",
+        "WHERE ((a))",
+        "WHERE (t.a)",
+        "x WHERE (a)",
+        "JOIN u ON b WHERE (a)",
+    ],
+)
+def test_a_condition_that_spark_takes_for_one_is_taken(rest: str) -> None:
+    tree = parse_query(f"SELECT a FROM t {rest}")
+    assert not isinstance(tree, Opaque) and tree.args["where"] is not None

@@ -533,12 +533,35 @@ class Grammar(Expressions):
             name = self.identifier("an alias")
             columns = self.names() if self.word() == "(" else []
             node.set("alias", self.made(exp.TableAlias(this=name, columns=columns), at))
+        else:
+            self.refuse_clause_like_alias()
         if sample is None and (sample := self.sample()) is not None and not sample.args.get("method"):
             self.at = at
             self.fail("TABLESAMPLE before the alias")
         if sample is not None:
             node.set("sample", sample)
         return self.made(node, start)
+
+    def refuse_clause_like_alias(self) -> None:
+        """Refuse ``FROM t WHERE (a)``: to Spark it is t under the alias WHERE, with a column named a."""
+        close = self.closing.get(self.at + 1)
+        if self.word() not in ("WHERE", "HAVING", "QUALIFY") or close is None:
+            return
+        inner = self.tokens[self.at + 2 : close]
+        names = all(token.kind in (Kind.WORD, Kind.NAME) for token in inner[::2])
+        if not inner or not names or any(token.upper != "," for token in inner[1::2]):
+            return
+        start, self.at = self.at, close + 1
+        ends = self.at == len(self.tokens) or self.word() in (")", ",", ";") or self.at_clause(AFTER_RELATION)
+        self.at = start
+        if ends:
+            clause = self.tokens[start].text
+            raise SqlError(
+                "PARSE_SYNTAX_ERROR",
+                f"Spark reads {clause} (…) here as an alias of the relation before it, not as a condition",
+                position=place(self.text, self.tokens[start].start),
+                hint=f"write {clause} {', '.join(token.text for token in inner[::2])} without parentheses",
+            )
 
     def at_alias(self) -> bool:
         if self.kind() is Kind.NAME:
