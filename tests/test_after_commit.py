@@ -17,14 +17,15 @@ from headrace import Database, HeadraceError, database, loading
 from headrace.catalog import Table
 from headrace.engine.worker import Worker
 from headrace.interrupts import Interrupted
-from headrace.sample.kept import Samples
+from headrace.keep.answers import Answers
+from headrace.keep.compaction import Compaction
+from headrace.keep.keeper import Keeper
+from headrace.sample.kept import KeptSample
 from headrace.spark.porter import Porter
 from headrace.store import writer
 from headrace.stream.ring import Ring
 from headrace.stream.ring.delivery import Delivery
 from headrace.stream.ring.home import Rings
-from headrace.view.compaction import Compaction
-from headrace.view.reading import Answers
 
 
 @pytest.fixture
@@ -68,8 +69,8 @@ PLACES: list[tuple[Any, str, Callable[[Database], None], Callable[[Database], bo
     (Compaction, "_merge", insert, in_view),
     (Answers, "rewritten", insert, in_view),
     (Answers, "compacting", insert, in_view),
-    (Samples, "after", insert, in_view),
-    (Samples, "merge", insert, in_view),
+    (Keeper, "after", insert, in_view),
+    (KeptSample, "merged", insert, in_view),
     (Delivery, "settle", insert, in_view),
     (database, "publish_catalog", CREATE, has("x")),
     (Porter, "retry", CREATE, has("x")),
@@ -114,7 +115,7 @@ def test_what_fails_after_the_commit_is_noted_and_goes_no_further(
     path = db.path
     db.close()
     with headrace.connect(path) as again:
-        assert is_in(again) or home in (Compaction, Answers, Samples, Delivery)
+        assert is_in(again) or home in (Compaction, Answers, Keeper, KeptSample, Delivery)
         assert again.catalog.find("later") is not None
 
 

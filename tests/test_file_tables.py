@@ -90,9 +90,9 @@ def test_kept_answers_follow_the_files_and_build_sides_do_not(
     db.insert("used", [(1,), (1,), (2,)])
     answers = [("bolt", 2), ("nut", 1)]
     assert sorted(db.sql("SELECT * FROM above").rows()) == sorted(db.sql("SELECT * FROM below").rows()) == answers
-    evaluations = db.answers.evaluations
+    evaluations = db.keeper.answers.evaluations
     assert sorted(db.sql("SELECT * FROM above").rows()) == answers
-    assert db.answers.evaluations == evaluations, "nothing changed, so the kept answer serves"
+    assert db.keeper.answers.evaluations == evaluations, "nothing changed, so the kept answer serves"
     write(path, (1, "BOLT", "1.50"), (2, "nut", "0.25"))
     os.utime(path, ns=(1, 1))  # as large as before, and another time
     assert sorted(db.sql("SELECT * FROM above").rows()) == [("BOLT", 2), ("nut", 1)]

@@ -201,14 +201,14 @@ def test_an_insert_that_waits_for_its_commit_is_not_in(db: headrace.Database) ->
 
 
 def test_an_insert_whose_commit_has_come_is_in(db: headrace.Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    after = db._loader._compaction.after
+    after = db.keeper.compaction.after
 
     def interrupted(*args: Any) -> None:
         for _ in range(3):
             signal.raise_signal(signal.SIGINT)
         after(*args)
 
-    monkeypatch.setattr(db._loader._compaction, "after", interrupted)
+    monkeypatch.setattr(db.keeper.compaction, "after", interrupted)
     with pytest.raises(Interrupted) as caught:
         db.insert("s", [(7,)])
     assert caught.value.done and "committed" in str(caught.value)

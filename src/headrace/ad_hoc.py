@@ -20,15 +20,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Stream, View
+from headrace.catalog import Catalog, Stream
 from headrace.engine.ring_tasks import RingShare, run_scan
 from headrace.engine.session import driver_host
 from headrace.engine.work import PARTIALS, Pile, Static
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
 from headrace.interrupts import asked, check, interruptible, stoppable
 from headrace.native import conform
-from headrace.plan.nodes import Node, Scan, walk_plan
+from headrace.plan.nodes import Node, leaves
 from headrace.plan.pipelines import SplitPlan, State
+from headrace.plan.refs import Ref, StateRef, StreamRef
 from headrace.plan.window import rows_wanted, streams_out
 from headrace.runtime import Runtime
 from headrace.stream.intake import Intake, Rows, needed_columns
@@ -37,7 +38,8 @@ from headrace.stream.ring.book import Overflow
 from headrace.stream.ring.layout import WORKERS, SlotKind
 from headrace.stream.ring.scan import WindowOver
 from headrace.types import arrow_schema
-from headrace.view.compiled import ContinuousView, InsertPipeline
+from headrace.view.compiled import Compiled
+from headrace.view.sharing import InsertPipeline
 
 _BACKLOG = 128 << 20
 """Bytes that may be picked and not yet worked on, or worked on and not yet taken: then the ring fills up."""
@@ -145,7 +147,7 @@ class AdHocQuery:
         plan: SplitPlan,
         number: int,
         rows_of: Callable[[Node], pa.Table],
-        finish: Callable[[Node, Mapping[tuple[str, str], pa.Table]], pa.Table],
+        finish: Callable[[Node, Mapping[Ref, pa.Table]], pa.Table],
     ) -> None:
         self._runtime = runtime
         self._plan = plan
@@ -205,27 +207,27 @@ class AdHocQuery:
         """Read until the windows end, and answer; Spark's slots for tasks that read are given back by the caller."""
         threads: list[threading.Thread] = []
         try:
-            view = self._compiled()
+            compiled = self._compiled()
             for scan in self._scans:
                 stream: Stream = self._runtime.catalog.get(scan.ring.stream, Stream)
-                pipelines = view.pipelines[stream.name.lower()]
+                pipelines = compiled.pipelines[stream.name.lower()]
                 tasks = 0
                 if self._by_tasks(pipelines):
                     tasks = slots.enter_context(self._runtime.session.spare_slots(WORKERS - 1))
                 self._feeds.append(_Feed(stream, pipelines, scan, tasks=tasks, at_once=self._at_once))
-            for pipeline in view.initial:
-                self._keep(view, pipeline.state, [self._rows_of(pipeline.plan)])
+            for pipeline in compiled.initial:
+                self._keep(compiled, pipeline.state, [self._rows_of(pipeline.plan)])
             for feed in self._feeds:
                 threads.append(threading.Thread(target=feed.run, args=(self._changed,), daemon=True))
                 threads[-1].start()
                 if feed.tasks:
                     threads.append(threading.Thread(target=self._scan_by_tasks, args=(feed,), daemon=True))
                     threads[-1].start()
-            self._work(view)
+            self._work(compiled)
             for feed in self._feeds:
                 for state, tables in feed.by_task.items():
                     self.seen = self.seen or any(table.num_rows for table in tables)
-                    self._keep(view, state, tables)
+                    self._keep(compiled, state, tables)
             for feed in self._feeds:
                 self.lost += feed.scan.end()
             if self.lost:
@@ -235,7 +237,7 @@ class AdHocQuery:
                     stacklevel=2,
                 )
             if not self._streams_out:
-                self._answer = self._finish(self._plan.upper, self._merged(view))
+                self._answer = self._finish(self._plan.upper, self._merged(compiled))
         except BaseException:
             self.cancel()  # tasks that still pick need not go on
             raise
@@ -290,7 +292,7 @@ class AdHocQuery:
                 feed.tasks_over = True
                 self._changed.notify_all()
 
-    def _work(self, view: ContinuousView) -> None:
+    def _work(self, compiled: Compiled) -> None:
         """Run what is picked up to the first breaker, until all windows have ended."""
         intake = Intake(self._runtime)
         while True:
@@ -311,7 +313,7 @@ class AdHocQuery:
                     worked = self.seen = True
                     _, found = intake.state_rows(feed.stream, feed.pipelines, rows)
                     for state, tables in found.items():
-                        self._keep(view, state, tables)
+                        self._keep(compiled, state, tables)
             if over and not worked:
                 return
             if not worked:
@@ -320,18 +322,18 @@ class AdHocQuery:
                 self.finish()
                 return
 
-    def _keep(self, view: ContinuousView, relation: str, tables: Sequence[pa.Table]) -> None:
-        state = next(s for s in self._plan.states if view.relation(s) == relation)
+    def _keep(self, compiled: Compiled, relation: str, tables: Sequence[pa.Table]) -> None:
+        state = self._plan.state(relation)
         if self._streams_out:
             return self._give_out(tables)
         for table in tables:
-            self._pile(view, state).add(table)
+            self._pile(compiled, state).add(table)
         return None
 
-    def _pile(self, view: ContinuousView, state: State) -> Pile:
+    def _pile(self, compiled: Compiled, state: State) -> Pile:
         if state.name not in self._piles:
             limit = math.inf if state.kind == "rows" else _MERGE_ROWS
-            self._piles[state.name] = Pile(partial(self._merge, view, state), limit)
+            self._piles[state.name] = Pile(partial(self._merge, compiled, state), limit)
         return self._piles[state.name]
 
     def _has(self, state: str, rows: int) -> bool:
@@ -346,18 +348,20 @@ class AdHocQuery:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._out_bytes < _BACKLOG or self._stopped)
 
-    def _merge(self, view: ContinuousView, state: State, tables: Sequence[pa.Table]) -> pa.Table:
+    def _merge(self, compiled: Compiled, state: State, tables: Sequence[pa.Table]) -> pa.Table:
         schema = arrow_schema(state.schema)
         rows = pa.concat_tables([schema.empty_table(), *tables])
         if state.kind == "rows":
             return rows
-        return conform(self._runtime.worker.query(view.merge_sql(state, PARTIALS), **{PARTIALS: rows}), schema)
+        return conform(
+            self._runtime.worker.query(compiled.states[state.name].merge(PARTIALS), **{PARTIALS: rows}), schema
+        )
 
-    def _merged(self, view: ContinuousView) -> dict[tuple[str, str], pa.Table]:
-        return {("state", s.name): self._merge(view, s, self._pile(view, s).tables) for s in self._plan.states}
+    def _merged(self, compiled: Compiled) -> dict[Ref, pa.Table]:
+        return {StateRef(s.name): self._merge(compiled, s, self._pile(compiled, s).tables) for s in self._plan.states}
 
-    def _compiled(self) -> ContinuousView:
-        """The query as a view of its own, its static build sides read now."""
+    def _compiled(self) -> Compiled:
+        """The query's pipelines, its static build sides read now; a state is known by its name in the plan."""
         for static in self._plan.statics:
             rows = self._rows_of(static.plan).rename_columns([f.name for f in static.schema])
             file = self._runtime.scratch_file(f"-{static.name}.parquet")
@@ -365,8 +369,7 @@ class AdHocQuery:
             self._runtime.worker.hold(build, rows)
             if self._runtime.settings.engine == "tasks":
                 self._runtime.worker.write(build)
-        view = View(self._name, (), "", True, ())
-        return ContinuousView(view, self._plan, self._statics, self._runtime.settings.time_zone)
+        return Compiled(self._plan, self._statics, self._runtime.settings.time_zone, lambda state: state)
 
     def _let_go(self) -> None:
         for scan in self._scans:
@@ -470,10 +473,9 @@ def reads_of_streams(catalog: Catalog, plan: SplitPlan) -> list[tuple[Stream, tu
     columns: dict[str, set[str]] = {}
     oldest: dict[str, bool] = {}
     for pipeline in plan.streams:
-        for node in walk_plan(pipeline.plan):
-            if isinstance(node, Scan) and node.kind == "stream":
-                columns.setdefault(node.relation, set()).update(node.fields)
-                oldest[node.relation] = node.oldest
+        for leaf in leaves(pipeline.plan, StreamRef):
+            columns.setdefault(leaf.relation, set()).update(leaf.fields)
+            oldest[leaf.relation] = leaf.oldest
     found = []
     for name, read in columns.items():
         stream: Stream = catalog.get(name, Stream)

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,29 +20,34 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+# What is kept: each registers its family, its statement and its listing.
+import headrace.sample.listing
+import headrace.view.listing
+import headrace.view.making  # noqa: F401
 from headrace import catalog as definitions
 from headrace import query
 from headrace.boundary import callback_given, option_given, path_given, public, text_given
-from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View
+from headrace.catalog import Catalog, Relation, Stream, Table
 from headrace.definition import Definer, columns_of
 from headrace.engine.session import Session, require_session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.engine.workers import require_workers
 from headrace.errors import CatalogError, HeadraceError, Position
-from headrace.explain import describe, explain, show
-from headrace.inside import Inside
+from headrace.explain import describe, explain
+from headrace.inside.relations import Inside
 from headrace.interrupts import at_once, check, interruptible, shielded
+from headrace.keep.family import FAMILIES
+from headrace.keep.keeper import Keeper
 from headrace.loading import Batch, Loaded, Loader, target_of
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
 from headrace.pump import Pumps
-from headrace.reading import Kept, Reader
+from headrace.reading import KnownQuery, Reader
 from headrace.result import Result
 from headrace.running_result import RunningResult
 from headrace.runtime import Runtime
-from headrace.sample.kept import Samples
 from headrace.settings import Settings, cores
 from headrace.spark.attach import Attachment, Attachments
 from headrace.spark.porter import Porter
@@ -56,8 +60,6 @@ from headrace.store.place import place_of
 from headrace.store.writer import closed
 from headrace.stream.ring.home import Rings
 from headrace.types import quote
-from headrace.view.compiled import ContinuousView, bring_up_to_date, reopen
-from headrace.view.reading import Answers
 from headrace.wording import counted
 
 if TYPE_CHECKING:
@@ -123,11 +125,9 @@ class Database:
         self._closed = False
         self._users = 0
         self._idle = threading.Condition()
-        self._views: dict[str, ContinuousView] = {}
-        self._answers = Answers(self._runtime)
-        self._samples = Samples(self._runtime)
-        self._definer = Definer(self._runtime, self._views, self._answers, self._samples)
-        self._loader = Loader(self._runtime, self._views, self._answers, self._samples)
+        self._keeper = Keeper(self._runtime)
+        self._definer = Definer(self._runtime, self._keeper)
+        self._loader = Loader(self._runtime, self._keeper)
         self._pumps = Pumps(self._runtime, self._loader)
         self._attachments = Attachments(store.path)
         self._porter: Porter | None = None
@@ -135,8 +135,8 @@ class Database:
         weakref.finalize(self, _close_at_exit, weakref.ref(self), os.getpid())
         try:
             self._reopen()
-            inside = Inside(self._runtime, self._views, self._answers, self._loader, self._samples)
-            self._reader = Reader(self._runtime, self._views, self._answers, self._samples, inside, self.in_use)
+            self._inside = Inside(self._runtime, self._keeper, self._loader)
+            self._reader = Reader(self._runtime, self._keeper, self._inside, self.in_use)
             self._porter = Porter(self, self._loader)
             check()
         except BaseException:
@@ -172,7 +172,7 @@ class Database:
                 asked = self._reader.remember(text, statement)
             return self._answer(asked)
 
-    def _answer(self, asked: Kept) -> Result:
+    def _answer(self, asked: KnownQuery) -> Result:
         running = self._reader.ad_hoc(asked)
         if running is not None:
             return RunningResult(running, self._frame)
@@ -324,11 +324,11 @@ class Database:
     def _run(self, statement: s.Statement, progress: Progress | None = None) -> Result:
         match statement:
             case s.Query():
-                return self._answer(Kept(statement))
-            case s.CreateStream() | s.CreateTable() | s.CreateView() | s.CreateSample():
-                return self._defined(self._definer.create(statement))
+                return self._answer(KnownQuery(statement))
             case s.CreateTableAs():
                 return self._defined(self._create_table_as(statement))
+            case s.Create():
+                return self._defined(self._definer.create(statement))
             case s.Drop():
                 return self._defined(self._drop(statement))
             case s.Insert():
@@ -339,7 +339,7 @@ class Database:
             case s.Explain():
                 return self._result(explain(self, statement.statement), whole=True)
             case s.Show():
-                return self._result(show(self, statement.what), whole=True)
+                return self._result(self._inside.shown(statement.what), whole=True)
             case s.Refresh():
                 return self._done(self._refresh(statement))
             case s.Describe():
@@ -376,32 +376,20 @@ class Database:
             return next(d.epoch for d in snapshot.definitions() if d.name == relation.name)
 
     def _refresh(self, statement: s.Refresh) -> str:
-        view: View | Sample = self.catalog.get(statement.name, View, Sample, position=statement.position)
-        if isinstance(view, Sample):
-            return self._refresh_sample(view, statement.restart)
-        if not view.continuous:
+        relation: Relation = self.catalog.get(statement.name, position=statement.position)
+        if not relation.is_kept:
+            kinds = [family.relation for family in FAMILIES.values()]
+            self.catalog.get(statement.name, *kinds, position=statement.position)
             raise CatalogError(
                 "VIEW_KEEPS_NOTHING",
-                f"{view.name} reads no stream of its own, so it is computed when it is queried",
+                f"{relation.name} reads no stream of its own, so it is computed when it is queried",
                 position=statement.position,
                 hint="query it; REFRESH is for continuous views",
             )
         if statement.restart:
-            return self._definer.restart(view.name)
-        rows = self._reader.whole(view.name)[1].num_rows
-        last = self._answers.last(view.name)
-        when = f" as of epoch {last.epoch}, computed in {1000 * last.seconds:,.1f} ms" if last is not None else ""
-        return f"{view.name} has {counted(rows, 'row')}{when}"
-
-    def _refresh_sample(self, sample: Sample, restart: bool) -> str:
-        if restart:
-            return self._definer.restart_sample(sample.name)
-        kept = self._samples.get(sample.name)
-        self._samples.merge(kept)
-        with self._runtime.store.read() as snapshot:
-            rows = self._samples.table(snapshot, sample.name).num_rows
-            seen = sum(self._samples.counts(snapshot, kept).column("seen").to_pylist())
-        return f"{sample.name} has {counted(rows, 'row')} of {seen:,}"
+            return self._definer.restart(relation.name)
+        rows = self._reader.whole(relation.name)[1].num_rows
+        return self._keeper.family(relation).refreshed(self._keeper, self._keeper.get(relation.name), rows)
 
     def _insert(self, statement: s.Insert) -> Result:
         target = self._target(statement.name, statement.position)
@@ -420,7 +408,7 @@ class Database:
         return self._inserted(target, self._loader.insert(target, rows))
 
     def _create_table_as(self, statement: s.CreateTableAs) -> str:
-        query_ = Kept(s.Query(statement.query))
+        query_ = KnownQuery(s.Query(statement.query))
         with self._runtime.tables_lock:
             if self._definer.exists(statement):
                 return f"{statement.name} exists already"
@@ -445,24 +433,17 @@ class Database:
         """The plan of a query, or of the rows an INSERT stores."""
         return self._reader.plan(statement)
 
-    def plan_view(self, statement: s.CreateView) -> tuple[SplitPlan | None, View]:
+    def plan_view(self, statement: s.CreateView) -> tuple[Relation, SplitPlan | None]:
         """The view a statement would make and how it would be split; nothing is changed."""
-        return self._definer.plan_view(statement, self._runtime.analyzer())
-
-    def continuous(self, name: str) -> ContinuousView:
-        return self._views[name.lower()]
+        return FAMILIES["view"].defined(self._keeper, statement, self._runtime.analyzer())
 
     @property
     def runtime(self) -> Runtime:
         return self._runtime
 
     @property
-    def samples(self) -> Samples:
-        return self._samples
-
-    @property
-    def answers(self) -> Answers:
-        return self._answers
+    def keeper(self) -> Keeper:
+        return self._keeper
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -498,19 +479,9 @@ class Database:
         with self._runtime.store.read() as snapshot:
             found = [(d.name, d.kind, d.body) for d in snapshot.definitions()]
             self._runtime.catalog = definitions.load(found)
-            for view in self.catalog.views():
-                if view.continuous:
-                    files = self._definer.static_files(snapshot, view.name)
-                    self._views[view.name.lower()] = reopen(
-                        view, self.catalog, self._runtime.analyzer(view.types), files, self._runtime.settings.time_zone
-                    )
-        self._samples.reopen(self.catalog)
-        if self._views:
-            up_to_date = partial(bring_up_to_date, views=list(self._views.values()))
-            self._runtime.store.commit(up_to_date, label="states of an earlier Headrace")
         self._runtime.writer_version = self.catalog.version
         for stream in self.catalog.of_kind(Stream):
-            if isinstance(stream, Stream) and stream.buffer is not None:
+            if stream.buffer is not None:
                 try:
                     self._runtime.rings.open(stream)
                 except HeadraceError as error:  # no reason not to open all else; a query of it will say so again

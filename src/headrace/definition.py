@@ -2,66 +2,49 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from sqlglot import exp
 
-from headrace import file_tables, query, tables
-from headrace.catalog import Catalog, FileSource, Relation, Sample, Stream, Table, View, check_names, kind_of, to_json
-from headrace.engine.analyzer import SparkAnalyzer
-from headrace.errors import CatalogError, NotYetSupported, Position, SqlError, ViewRefused
+from headrace import file_tables, tables
+from headrace.catalog import KINDS, Catalog, FileSource, Relation, Stream, Table, check_names, to_json
+from headrace.errors import CatalogError, NotYetSupported, Position, SqlError
 from headrace.interrupts import committed
-from headrace.parquet_files import footer_of, write_parquet
-from headrace.plan.nodes import Node, Scan, walk_plan
-from headrace.plan.pipelines import SplitPlan
+from headrace.keep.family import Family, family_of
+from headrace.keep.keeper import Keeper
+from headrace.keep.kept import Kept
+from headrace.parquet_files import write_parquet
+from headrace.plan.nodes import Node
 from headrace.runtime import Runtime
-from headrace.sample.kept import KeptSample, Samples
 from headrace.settings import memory_bytes
 from headrace.sql import statements as s
-from headrace.sql.expressions import position_of
-from headrace.store import Snapshot, Transaction, writing
+from headrace.store import Transaction, writing
 from headrace.stream.intake import stream_count
 from headrace.stream.ring.layout import Layout
 from headrace.types import MAP_HINT, VOID, Field, Schema, arrow_schema
-from headrace.view import retention
-from headrace.view.compiled import (
-    ContinuousView,
-    reads_of,
-    split_view,
-    static_relation,
-    statics_of,
-)
-from headrace.view.reading import Answers
 from headrace.wording import counted
 
 
 class Definer:
     """Makes and drops relations."""
 
-    def __init__(self, runtime: Runtime, views: dict[str, ContinuousView], answers: Answers, samples: Samples) -> None:
+    def __init__(self, runtime: Runtime, keeper: Keeper) -> None:
         self._runtime = runtime
-        self._views = views
-        self._answers = answers
-        self._samples = samples
+        self._keeper = keeper
 
-    def create(self, statement: s.CreateStream | s.CreateTable | s.CreateView | s.CreateSample) -> str:
+    def create(self, statement: s.Create) -> str:
         with self._runtime.tables_lock:
             if self.exists(statement):
                 return f"{statement.name} exists already"
-            if isinstance(statement, s.CreateView):
-                return self._create_view(statement)
-            if isinstance(statement, s.CreateSample):
-                return self._create_sample(statement)
+            if (family := family_of(statement)) is not None:
+                return self._create_kept(family, statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
                 relation = _stream(statement)
+            elif not isinstance(statement, s.CreateTable):
+                raise AssertionError(f"nobody makes {type(statement).__name__}")
             elif statement.files is not None:
                 return self._create_over_files(statement, statement.files)
             else:
@@ -81,7 +64,7 @@ class Definer:
             except BaseException:
                 self._runtime.rings.drop(relation.name)
                 raise
-            return f"{kind_of(relation)} {relation.name} created"
+            return f"{relation.kind} {relation.name} created"
 
     def exists(self, statement: s.Create) -> bool:
         """Whether the name is taken; an error unless the statement says IF NOT EXISTS."""
@@ -132,8 +115,7 @@ class Definer:
             catalog = self._runtime.catalog
             if statement.if_exists and catalog.find(statement.name) is None:
                 return f"{statement.name} does not exist"
-            kinds: dict[str, type] = {"stream": Stream, "table": Table, "view": View, "sample": Sample}
-            relation: Relation = catalog.get(statement.name, kinds[statement.kind], position=statement.position)
+            relation: Relation = catalog.get(statement.name, KINDS[statement.kind], position=statement.position)
             dependents = catalog.all_dependents(relation.name)
             if dependents and not statement.cascade:
                 names = ", ".join(v.name for v in catalog.dependents(relation.name))
@@ -145,17 +127,15 @@ class Definer:
                 )
             self._drop((*dependents, relation))
             also = ", ".join(v.name for v in sorted(dependents, key=lambda v: v.name.lower()))
-            kinds_ = {kind_of(d) for d in dependents}
+            kinds_ = {d.kind for d in dependents}
             kind = kinds_.pop() if len(kinds_) == 1 else "relation"
             views = f"{kind}{'' if len(dependents) == 1 else 's'}"
-            return f"{kind_of(relation)} {relation.name} dropped" + (f", and {views} {also}" if also else "")
+            return f"{relation.kind} {relation.name} dropped" + (f", and {views} {also}" if also else "")
 
     def _drop(self, relations: Sequence[Relation]) -> None:
         """Relations nobody else reads, with all they own, in one commit."""
-        views = [v for r in relations if (v := self._views.get(r.name.lower())) is not None]
-        catalog = self._runtime.catalog
-        for relation in relations:
-            catalog = catalog.without(relation.name)
+        kept = [k for r in relations if r.is_kept and (k := self._keeper.of(r)) is not None]
+        catalog = self._runtime.catalog.without(*(relation.name for relation in relations))
 
         def work(tx: Transaction) -> None:
             for relation in relations:
@@ -165,174 +145,54 @@ class Definer:
                 if isinstance(relation, Table):
                     tx.drop_relation(tables.tail_of(relation.name))
                     tx.forget_count(tables.tail_of(relation.name))
-                if isinstance(relation, Sample):
-                    _drop_sample(tx, self._samples.get(relation.name))
-            for view in views:
-                _drop_states(tx, view)
+            for one in kept:
+                one.leave(tx)
 
         def left() -> None:
-            for view in views:
-                del self._views[view.name.lower()]
-            for relation in relations:
-                self._samples.forget(relation.name)
+            for one in kept:
+                self._keeper.leave(one)
 
         self._commit(catalog, work, f"DROP {relations[-1].name}", leaving=left)
         for relation in relations:
             if isinstance(relation, Stream):
                 with self._runtime.tidying.after(f"removing the buffer of {relation.name}"):
                     self._runtime.rings.drop(relation.name)
-        for view in views:
-            self._forget(view)
+        for one in kept:
+            self._keeper.forget(one)
 
-    # Samples
+    # What is kept
 
-    def _create_sample(self, statement: s.CreateSample) -> str:
-        _refuse_nondeterministic(statement)
-        sample, plan = self._samples.compiled(statement, self._runtime.analyzer())
-        kept = self._samples.made(sample, plan)
-        newer = self._runtime.catalog.with_relation(sample)
-        entered = partial(self._samples.enter, kept)
-        self._define(newer, sample, lambda tx: _found_sample(tx, kept), entered, at=statement.position)
-        each = f" for each {', '.join(sample.keys)}" if sample.keys else ""
-        return f"sample {sample.name} created: {counted(sample.size, 'row')} of {sample.of}{each}"
-
-    def restart_sample(self, name: str) -> str:
-        """Begin a sample again, in one commit; rows drawn before it are void."""
-        with self._runtime.tables_lock:
-            old = self._samples.get(name)
-            new = self._samples.made(old.sample, old.plan)
-
-            def work(tx: Transaction) -> None:
-                _drop_sample(tx, old)
-                _found_sample(tx, new)
-
-            newer = self._runtime.catalog.with_relation(old.sample)
-            self._commit(newer, work, f"REFRESH SAMPLE {old.name} RESTART", lambda: self._samples.enter(new))
-        return f"{old.name} draws from now on"
-
-    # Views
-
-    def plan_view(self, statement: s.CreateView, analyzer: SparkAnalyzer) -> tuple[SplitPlan | None, View]:
-        """The view a statement would make, and how it would be split; nothing is changed."""
-        reads = reads_of(statement, self._runtime.catalog)
-        if any(isinstance(self._runtime.catalog.find(name), Stream) for name in reads):
-            _refuse_nondeterministic(statement)  # before Spark is started to give such a function its type
-        plan, schema = split_view(statement, self._runtime.catalog, analyzer)
-        if plan is not None:
-            _refuse_nondeterministic(statement)
-            _refuse_samples(plan, statement)
-        return plan, View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers))
-
-    def _create_view(self, statement: s.CreateView) -> str:
-        plan, view = self.plan_view(statement, self._runtime.analyzer())
-        catalog = self._runtime.catalog.with_relation(view)
+    def _create_kept(self, family: Family, statement: s.Create) -> str:
+        relation, plan = family.defined(self._keeper, statement, self._runtime.analyzer())
+        catalog = self._runtime.catalog.with_relation(relation)
         if plan is None:
-            self._define(catalog, view, lambda tx: None, at=statement.position)
-            return f"view {view.name} created"
-        with self._begun(view, plan) as (compiled, found):
-            self._define(catalog, view, found, lambda: self._enter(compiled), at=statement.position)
-        return f"continuous view {view.name} created{_frozen_note(compiled)}"
+            self._define(catalog, relation, lambda tx: None, at=statement.position)
+            return f"{relation.kind} {relation.name} created"
+        with family.begun(self._keeper, relation, plan) as kept:
+            entering = partial(self._keeper.enter, kept)
+            self._define(catalog, relation, kept.found, entering, at=statement.position)
+        return family.created(kept)
 
     def restart(self, name: str) -> str:
-        """Begin a continuous view again, in one commit: its tables are read anew and its states emptied.
+        """Begin a kept relation again, in one commit: its tables are read anew and its states emptied.
 
-        Inserts acknowledged before it are gone from the view, those after it count: state rows
+        Inserts acknowledged before it are gone from it, those after it count: state rows
         computed before it are void, as after any change of definitions.
         """
         with self._runtime.tables_lock:
-            old = self._views[name.lower()]
-            view = old.view
-            with self._begun(view, old.plan) as (compiled, found):
+            old: Kept = self._keeper.get(name)
+            relation, family = old.relation, self._keeper.family(old.relation)
+            with family.begun(self._keeper, relation, family.plan_of(old)) as new:
 
                 def work(tx: Transaction) -> None:
-                    _drop_states(tx, old)
-                    found(tx)
+                    old.leave(tx)
+                    new.found(tx)
 
-                newer = self._runtime.catalog.with_relation(view)
-                self._commit(newer, work, f"REFRESH VIEW {view.name} RESTART", lambda: self._enter(compiled))
-            self._forget(old)
-        return f"{view.name} counts from now{_frozen_note(compiled)}"
-
-    @contextmanager
-    def _begun(self, view: View, plan: SplitPlan) -> Iterator[tuple[ContinuousView, Callable[[Transaction], None]]]:
-        """The view compiled, its static build sides written, and the work that founds its states.
-
-        Files written for it go again if the block raises.
-        """
-        files: dict[str, Path] = {}
-        known = {s.path for v in self._views.values() for s in v.statics.values()}
-        shared = frozenset(known)
-        try:
-            for static in plan.statics:
-                rows = query.run_now(self._runtime, static.plan)
-                files[static.name] = self._build_side(rows.rename_columns([f.name for f in static.schema]), known)
-                known.add(files[static.name])
-            compiled = ContinuousView(view, plan, statics_of(files), self._runtime.settings.time_zone)
-            # A UNION ALL branch that reads only tables adds to the state once, here.
-            initial = {p.state: query.run_now(self._runtime, p.plan) for p in compiled.initial}
-            compiled.compile()
-
-            def found(tx: Transaction) -> None:
-                for state in plan.states:
-                    tx.create_relation(compiled.relation(state), arrow_schema(state.schema))
-                if files:
-                    tx.create_relation(
-                        static_relation(view.name), pa.schema([("name", pa.string()), ("file", pa.string())])
-                    )
-                    names, paths = zip(*((n, f.name) for n, f in files.items()), strict=True)
-                    tx.append(static_relation(view.name), pa.table({"name": list(names), "file": list(paths)}))
-                    for file in set(files.values()):
-                        tx.add_segment(static_relation(view.name), file, footer_of(file).num_rows)
-                first = dict(initial)
-                admission = retention.admit(tx, compiled, first)
-                tx.append_batches(first)
-                admission.settle(tx)
-
-            yield compiled, found
-        except BaseException:
-            for file in set(files.values()) - shared:
-                self._runtime.store.let_go(file)
-            raise
-
-    def _build_side(self, rows: pa.Table, known: Collection[Path]) -> Path:
-        """A file of these rows: one of those that are known if it holds the same, else a new one.
-
-        Files are the same if their bytes are, and a file's name tells its bytes. Spark's workers, which outlive
-        databases, keep build sides by that name. Only files of living views may be known: one that nobody names
-        any more may be deleted at any time.
-        """
-        written = self._runtime.scratch_file(".parquet")
-        try:
-            with writing(written):
-                write_parquet(rows.combine_chunks(), written)
-            with written.open("rb") as bytes_:
-                name = f"static_{hashlib.file_digest(bytes_, 'sha256').hexdigest()[:40]}"
-            if same := next((file for file in known if file.name.startswith(f"{name}-")), None):
-                return same
-            file = self._runtime.store.new_segment(name)
-            with writing(file):
-                os.replace(written, file)
-            return file
-        finally:
-            written.unlink(missing_ok=True)
-
-    def _enter(self, view: ContinuousView) -> None:
-        self._views[view.name.lower()] = view
-
-    def _forget(self, view: ContinuousView) -> None:
-        """Let go of what was kept in memory for a view that is no more."""
-        with self._runtime.tidying.after(f"forgetting what was kept of {view.name}"):
-            self._answers.forget(view)
-            used = {static.name for other in self._views.values() for static in other.statics.values()}
-            self._runtime.worker.forget([s.name for s in view.statics.values() if s.name not in used])
-
-    def static_files(self, snapshot: Snapshot, view: str) -> dict[str, Path]:
-        """The files of a stored view's static build sides, by their names in its plan."""
-        if static_relation(view).lower() not in snapshot.relations():
-            return {}
-        by_file = {p.name: p for p in snapshot.segments(static_relation(view))}
-        rows = snapshot.scan(static_relation(view)).to_pylist()
-        return {row["name"]: by_file[row["file"]] for row in rows}
+                newer = self._runtime.catalog.with_relation(relation)
+                label = f"REFRESH {relation.kind.upper()} {relation.name} RESTART"
+                self._commit(newer, work, label, partial(self._keeper.enter, new))
+            self._keeper.forget(old)
+        return family.restarted(new)
 
     # Commits
 
@@ -348,10 +208,10 @@ class Definer:
         check_names(relation, at)
 
         def all_of_it(tx: Transaction) -> None:
-            tx.put(relation.name, kind_of(relation), to_json(relation))
+            tx.put(relation.name, relation.kind, to_json(relation))
             work(tx)
 
-        self._commit(catalog, all_of_it, f"CREATE {kind_of(relation).upper()} {relation.name}", entering)
+        self._commit(catalog, all_of_it, f"CREATE {relation.kind.upper()} {relation.name}", entering)
 
     def _commit(
         self,
@@ -421,74 +281,3 @@ def columns_of(plan: Node, table: str, at: Position) -> Schema:
                 hint=MAP_HINT if "map<" in column.type.sql else example,
             )
     return tuple(Field(c.name, c.type) for c in plan.output)
-
-
-def _found_sample(tx: Transaction, kept: KeptSample) -> None:
-    for relation, schema in kept.schemas().items():
-        tx.create_relation(relation, schema)
-
-
-def _drop_sample(tx: Transaction, kept: KeptSample) -> None:
-    for relation in kept.schemas():
-        tx.drop_relation(relation)
-
-
-def _drop_states(tx: Transaction, view: ContinuousView) -> None:
-    for state in view.plan.states:
-        tx.drop_relation(view.relation(state))
-    if view.statics:
-        tx.drop_relation(static_relation(view.name))
-    tx.forget_count(retention.late_count(view.name))
-
-
-def _frozen_note(view: ContinuousView) -> str:
-    if not view.frozen_tables:
-        return ""
-    return (
-        f"; {', '.join(view.frozen_tables)} read now, once: "
-        f"later changes there will not show until REFRESH VIEW {view.name} RESTART"
-    )
-
-
-_NONDETERMINISTIC = {
-    *("rand", "randn", "random", "uuid", "shuffle", "monotonically_increasing_id", "spark_partition_id"),
-    *("now", "current_timestamp", "localtimestamp", "current_date", "curdate", "current_time", "unix_timestamp"),
-    *("input_file_name", "input_file_block_start", "input_file_block_length"),
-    *("reflect", "java_method", "try_reflect"),  # whatever Java does
-}
-
-
-def _refuse_samples(plan: SplitPlan, statement: s.CreateView) -> None:
-    parts = [plan.upper, *(static.plan for static in plan.statics), *(stream.plan for stream in plan.streams)]
-    for part in parts:
-        for scan in walk_plan(part):
-            if isinstance(scan, Scan) and scan.kind == "sample":
-                raise ViewRefused(
-                    "SAMPLE_IN_CONTINUOUS_VIEW",
-                    f"{scan.relation} is a sample, whose rows are replaced as others come; a continuous view cannot "
-                    "take back what it has added up of them",
-                    position=statement.position,
-                    hint="join it where the view is queried; a view of tables and samples alone is computed then",
-                )
-
-
-def _refuse_nondeterministic(statement: s.CreateView | s.CreateSample) -> None:
-    """A view's answer equals a batch query's over the same rows, so it may not depend on when it ran."""
-    what = "a view" if isinstance(statement, s.CreateView) else "a sample's condition"
-    for node in statement.query.walk():
-        if isinstance(node, exp.TableSample):
-            raise ViewRefused(
-                "NONDETERMINISTIC_VIEW",
-                "TABLESAMPLE draws other rows each time, and a view is evaluated at many times",
-                position=position_of(node),
-                hint="keep a sample of the stream, CREATE SAMPLE s OF stream SIZE n, or draw where the view is queried",
-            )
-        name = node.name.lower() if isinstance(node, exp.Anonymous | exp.Column) else type(node).__name__.lower()
-        called = isinstance(node, exp.Func)
-        if called and name.replace("_", "") in {n.replace("_", "") for n in _NONDETERMINISTIC}:
-            raise ViewRefused(
-                "NONDETERMINISTIC_VIEW",
-                f"{name}() gives another value each time it is evaluated, and {what} is evaluated at many times",
-                position=position_of(node),
-                hint="leave it out, and apply it where the relation is queried",
-            )

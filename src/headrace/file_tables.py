@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace import tables
 from headrace.catalog import FileSource, Table
-from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, Position, SqlError
+from headrace.errors import DataError, HeadraceError, NotYetSupported, Position, SqlError
 from headrace.interrupts import check
 from headrace.parquet_files import open_parquet
 from headrace.runtime import Runtime
@@ -138,17 +138,6 @@ def parquet_pieces(table: Table) -> tuple[ParquetPiece, ...]:
     columns = as_read(table.columns)
     slices = plan_slices(_paths(table.files), "parquet", None, columns, tuple(f.name for f in columns), 1)
     return tuple(p for s in slices if isinstance(s, ParquetSlice) for p in s.pieces)
-
-
-def refuse_rows(table: Table, position: Position | None) -> None:
-    """INSERT and COPY do not write into somebody else's files."""
-    if table.files is not None:
-        raise CatalogError(
-            "CANNOT_INSERT_INTO_FILES",
-            f"{table.name} lies in the files of {table.files.location}, which Headrace only reads",
-            position=position,
-            hint="write into the files, or keep rows of your own: CREATE TABLE … AS SELECT",
-        )
 
 
 def _paths(source: FileSource) -> list[Path]:

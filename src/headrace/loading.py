@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,35 +14,30 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace import tables
-from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View
+from headrace.catalog import Catalog, Relation, Stream, Table
 from headrace.engine.failures import from_spark
 from headrace.engine.places import Choice
 from headrace.engine.session import cancel_with_the_statement
+from headrace.engine.stage import Stage, StateRows
 from headrace.engine.tasks import Progress, size_of
-from headrace.engine.work import is_grouped
-from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, Position
-from headrace.file_tables import refuse_rows
+from headrace.errors import DataError, ExecutionError, HeadraceError, Position
 from headrace.frames import LENGTH_MARK, NULL_MARK, conform_frame
 from headrace.interrupts import at_once, check, committed
+from headrace.keep.keeper import Keeper
+from headrace.keep.kept import Kept
 from headrace.runtime import Runtime
-from headrace.sample.kept import Samples
 from headrace.sql import statements as s
 from headrace.store import Transaction
-from headrace.store.transaction import BATCH_ROWS
 from headrace.stream import lengths
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import Slice, TextSlice, format_of, plan_slices, read_text, resolve
-from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, StateRows, of_reader, stream_count
+from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, of_reader, stream_count
 from headrace.stream.parquet import ParquetSlice
 from headrace.stream.ring import Ring
 from headrace.stream.ring.book import Overflow
 from headrace.stream.ring.delivery import Delivery
 from headrace.stream.rows import to_arrow
 from headrace.types import Field, Schema, arrow_schema
-from headrace.view import retention
-from headrace.view.compaction import Compaction
-from headrace.view.compiled import ContinuousView, InsertPipeline
-from headrace.view.reading import Answers
 from headrace.wording import counted
 
 if TYPE_CHECKING:
@@ -90,6 +85,7 @@ class _Arrival:
 
     stream: Stream
     rows: int
+    fed: Sequence[Kept]
     states: StateRows
     batch: Batch | None
 
@@ -97,37 +93,22 @@ class _Arrival:
 def target_of(catalog: Catalog, name: str, position: Position | None = None) -> Stream | Table:
     """The relation rows are to go into; an error if it takes none."""
     relation: Relation = catalog.get(name, position=position)
-    if isinstance(relation, View):
-        raise CatalogError(
-            "CANNOT_INSERT_INTO_VIEW",
-            f"{relation.name} is a view",
-            position=position,
-            hint=f"insert into what it reads: {', '.join(relation.reads)}",
-        )
-    if isinstance(relation, Sample):
-        raise CatalogError(
-            "CANNOT_INSERT_INTO_SAMPLE",
-            f"{relation.name} is a sample",
-            position=position,
-            hint=f"insert into the stream it is drawn from: {relation.of}",
-        )
-    if isinstance(relation, Table):
-        refuse_rows(relation, position)
+    relation.refuse_rows(position)
+    assert isinstance(relation, Stream | Table)
     return relation
+
+
+def _stages(fed: Iterable[Kept], stream: Stream) -> list[Stage]:
+    return [stage for kept in fed for stage in kept.stages(stream.name)]
 
 
 class Loader:
     """Brings rows in."""
 
-    def __init__(
-        self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers, samples: Samples
-    ) -> None:
+    def __init__(self, runtime: Runtime, keeper: Keeper) -> None:
         self._runtime = runtime
-        self._views = views
-        self._answers = answers
-        self._samples = samples
+        self._keeper = keeper
         self._intake = Intake(runtime)
-        self._compaction = Compaction(runtime, views, answers)
 
     @property
     def ran(self) -> Mapping[str, Choice]:
@@ -185,10 +166,8 @@ class Loader:
         with _spark_failures():
             if isinstance(target, Table):
                 return self.insert(target, ready.toArrow())
-            catalog = self._runtime.catalog
-            reasons = [p.reason for p in self._pipelines(target, catalog)]
-            reasons += [s.reason for s in self._samples.of(target, catalog)]
-            if all(reason is None for reason in reasons) and self._runtime.settings.engine != "spark":
+            fed = self._keeper.fed(target, self._runtime.catalog)
+            if all(stage.reason is None for stage in _stages(fed, target)) and self._runtime.settings.engine != "spark":
                 return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}", batch=batch)
             with self._intake.spooled(Frame(ready)) as spooled:
                 return self._into_stream(target, spooled, f"INSERT INTO {target.name}", batch=batch)
@@ -265,11 +244,6 @@ class Loader:
 
     # Streams
 
-    def _pipelines(self, stream: Stream, catalog: Catalog) -> list[InsertPipeline]:
-        """What an insert runs for the views of this catalog; others may come and go meanwhile."""
-        views = [v for v in list(self._views.values()) if catalog.find(v.name) is v.view]
-        return [p for v in views for p in v.pipelines.get(stream.name.lower(), ())]
-
     def _into_stream(
         self,
         stream: Stream,
@@ -297,14 +271,8 @@ class Loader:
                 ring = self._runtime.rings.wanted(stream)
                 if ring is not None and ring.terms.overflow is not Overflow.ERROR:
                     _write_committed(ring, given.table)
-        appended = {state: sum(t.num_rows for t in added) for state, added in states.items()}
-        groups = {
-            state: max((t.num_rows for t in added if is_grouped(t)), default=0) for state, added in states.items()
-        }
         with tidying.after(f"merging states over {stream.name}"):
-            self._compaction.after(appended, groups)
-        with tidying.after(f"merging samples of {stream.name}"):
-            self._samples.after(appended)
+            self._keeper.after(states)
         return Loaded(rows, late)
 
     def _arrive(
@@ -327,18 +295,17 @@ class Loader:
                 began = time.monotonic()
                 catalog = self._runtime.catalog
                 catalog.get(stream.name, Stream)
-                pipelines = self._pipelines(stream, catalog)
                 try:
-                    samples = self._samples.of(stream, catalog)
+                    fed = self._keeper.fed(stream, catalog)
                     begun = delivery.begin()
                     if begun and isinstance(given, Rows):
                         with _unless_closed():
                             delivery.put(given.table)
                     way = delivery if begun and not isinstance(given, Rows) else None
-                    rows, states = self._intake.state_rows(stream, pipelines, given, progress, way, samples)
+                    rows, states = self._intake.state_rows(stream, _stages(fed, stream), given, progress, way)
                     if rows == 0:
                         return 0, {}, {}
-                    late = self._commit(catalog.version, _Arrival(stream, rows, states, batch), label)
+                    late = self._commit(catalog.version, _Arrival(stream, rows, fed, states, batch), label)
                     return None if late is None else (rows, states, late)
                 except StaleCatalog:
                     self._await_catalog(catalog.version)  # the same rows are run again; queries have them already
@@ -394,26 +361,17 @@ class Loader:
             if given.batch is not None and not tx.record(given.batch.source, given.batch.sequence):
                 tx.unchanged()
                 return None
-            states = {state: pa.concat_tables(rows) for state, rows in given.states.items() if rows}
-            admissions = [
-                retention.admit(tx, view, states) for view in list(self._views.values()) if view.plan.retain is not None
-            ]
-            self._samples.admit(tx, states)
             tx.count(stream_count(given.stream.name), given.rows)
+            late, lying = self._keeper.add(tx, given.fed, given.states)
             filled.clear()
-            for state in [state for state, found in given.states.items() if _fills(tx, state, found)]:
-                tx.replace(state, states.pop(state), altered=True)
-                filled[state] = tx.epoch
-            tx.append_batches(states)
-            for admission in admissions:
-                admission.settle(tx)
-            return {a.view.name: a.late for a in admissions if a.late}
+            filled.update(lying)
+            return late
 
         late = self._runtime.store.commit(work, label=label)
         committed()
         with self._runtime.tidying.after(f"noting what {label} left merged"):
             for state, epoch in filled.items():
-                self._answers.lies_merged(state, epoch)
+                self._keeper.answers.lies_merged(state, epoch)
         return late
 
     def _await_catalog(self, version: int) -> None:
@@ -507,8 +465,3 @@ def _with_missing(rows: pa.Table, table: Table) -> pa.Table:
         for c in table.columns
     ]
     return pa.table(arrays, schema=arrow_schema(table.columns))
-
-
-def _fills(tx: Transaction, state: str, rows: Sequence[pa.Table]) -> bool:
-    """Whether these rows are all of a state that was empty, and need no merge; few are not worth the question."""
-    return len(rows) == 1 and rows[0].num_rows > BATCH_ROWS and is_grouped(rows[0]) and tx.rows(state) == 0

@@ -22,13 +22,15 @@ from headrace.catalog import Table
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
-from headrace.engine.spark import Relation, leaf, run_plan
+from headrace.engine.spark import run_plan
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.file_tables import Opened, open_files
 from headrace.native import conform
 from headrace.parquet_files import spark_frame, write_parquet
 from headrace.plan.exprs import Column
-from headrace.plan.nodes import Node, Project, Scan, walk_plan
+from headrace.plan.nodes import Leaf, Node, Project, is_leaf
+from headrace.plan.nodes import leaves as leaves_of
+from headrace.plan.refs import Ref, TableRef
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.types import quote
@@ -41,11 +43,11 @@ if TYPE_CHECKING:
 class Leaves:
     """Where a query's leaves that are no tables come from."""
 
-    arrow: Mapping[Relation, pa.Table]
+    arrow: Mapping[Ref, pa.Table]
     """Rows already here: results of continuous views."""
-    sql: Mapping[Relation, str]
+    sql: Mapping[Ref, str]
     """Native SQL over the snapshot: a state relation's merge."""
-    live: Mapping[Relation, pa.Table] = field(default_factory=dict)
+    live: Mapping[Ref, pa.Table] = field(default_factory=dict)
     """Rows in memory that will change after this query: its answer must be a copy."""
     named: Mapping[str, pa.Table] = field(default_factory=dict)
     """Arrow tables the native SQL reads by name."""
@@ -66,7 +68,7 @@ class Prepared:
 
     def __init__(self, runtime: Runtime, plan: Node) -> None:
         self.plan = plan
-        self.scans = [n for n in walk_plan(plan) if isinstance(n, Scan)]
+        self.scans = leaves_of(plan)
         self.schema = pa.schema([pa.field(c.name, c.type.arrow if c.type.is_held else pa.null()) for c in plan.output])
         self.by_spark = False
         """Whether some value turned out to be Spark's business."""
@@ -78,7 +80,7 @@ class Prepared:
         return place_of(self._runtime, self.plan)
 
     @cached_property
-    def renamed_scan(self) -> tuple[Scan, list[str]] | None:
+    def renamed_scan(self) -> tuple[Leaf, list[str]] | None:
         """The scan and its fields, if the plan does nothing but pick and name columns of one relation."""
         fields: dict[int, Column] = {c.id: c for c in self.plan.output}
         node = self.plan
@@ -88,20 +90,20 @@ class Prepared:
                 return None
             fields = {k: below[c.id] for k, c in fields.items()}
             node = node.child
-        if not isinstance(node, Scan):
+        if not isinstance(node, Leaf):
             return None
         names = {c.id: f for f, c in zip(node.fields, node.scanned, strict=True)}
         return node, [names[fields[c.id].id] for c in self.plan.output]
 
-    def native(self, sources: Mapping[Relation, str]) -> str:
+    def native(self, sources: Mapping[Ref, str]) -> str:
         """The native text over these sources."""
-        key = tuple(sources[leaf(scan)] for scan in self.scans)
+        key = tuple(sources[scan.ref] for scan in self.scans)
         text = self._texts.get(key)
         if text is None:
             if len(self._texts) > 16:
                 self._texts.clear()
             zone = self._runtime.settings.time_zone
-            text = self._texts[key] = native_plan(self.plan, lambda scan: sources[leaf(scan)], zone=zone)
+            text = self._texts[key] = native_plan(self.plan, lambda scan: sources[scan.ref], zone=zone)
         return text
 
 
@@ -127,21 +129,21 @@ def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Lea
         raise error from None
 
 
-def _opened(runtime: Runtime, prepared: Prepared) -> dict[Relation, Opened]:
+def _opened(runtime: Runtime, prepared: Prepared) -> dict[Ref, Opened]:
     """The tables over files among the leaves, each read once however often the plan names it."""
-    found: dict[Relation, Opened] = {}
+    found: dict[Ref, Opened] = {}
     for scan in prepared.scans:
-        table = runtime.catalog.find(scan.relation) if scan.kind == "table" else None
-        if isinstance(table, Table) and table.files is not None and leaf(scan) not in found:
-            fields = {f for s in prepared.scans if leaf(s) == leaf(scan) for f in s.fields}
-            found[leaf(scan)] = open_files(runtime, table, fields)
+        table = runtime.catalog.find(scan.relation) if is_leaf(scan, TableRef) else None
+        if isinstance(table, Table) and table.files is not None and scan.ref not in found:
+            fields = {f for s in prepared.scans if s.ref == scan.ref for f in s.fields}
+            found[scan.ref] = open_files(runtime, table, fields)
     return found
 
 
 def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
     renamed = prepared.renamed_scan
-    if renamed is not None and leaf(renamed[0]) in leaves.arrow:
-        rows = leaves.arrow[leaf(renamed[0])]
+    if renamed is not None and renamed[0].ref in leaves.arrow:
+        rows = leaves.arrow[renamed[0].ref]
         return rows.select(renamed[1]).rename_columns(prepared.schema.names)
     if prepared.choice.place is Place.NATIVE and not prepared.by_spark:
         try:
@@ -165,9 +167,9 @@ def run_now(runtime: Runtime, plan: Node, leaves: Leaves = NO_LEAVES) -> pa.Tabl
 def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
     given = {**leaves.arrow, **leaves.live}
     names = {key: f"__leaf{i}" for i, key in enumerate(given)}
-    sources: dict[Relation, str] = {}
+    sources: dict[Ref, str] = {}
     for scan in prepared.scans:
-        key = leaf(scan)
+        key = scan.ref
         if key in names:
             sources[key] = names[key]
         elif key in leaves.sql:
@@ -183,22 +185,22 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
 
 def _run_spark(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves) -> pa.Table:
     spark = runtime.spark
-    frames: dict[Relation, DataFrame] = {}
+    frames: dict[Ref, DataFrame] = {}
     files: list[Path] = []
     try:
-        for node in walk_plan(plan):
-            if isinstance(node, Scan) and leaf(node) not in frames:
+        for node in leaves_of(plan):
+            if node.ref not in frames:
                 rows = _leaf_rows(runtime, snapshot, node, leaves)
                 files.append(publish(runtime, rows))
-                frames[leaf(node)] = published(spark, files[-1], rows.schema)
+                frames[node.ref] = published(spark, files[-1], rows.schema)
         return run_plan(spark, plan, frames)
     finally:
         for file in files:
             file.unlink(missing_ok=True)
 
 
-def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Scan, leaves: Leaves) -> pa.Table:
-    key = leaf(scan)
+def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves) -> pa.Table:
+    key = scan.ref
     if key in leaves.arrow:
         return leaves.arrow[key]
     if key in leaves.live:

@@ -100,10 +100,14 @@ def run(case: Case, spark: SparkSession, engine: str, schedule: Schedule, path: 
 
 def merged_states(db: Database, view: str) -> tuple[Rows, ...]:
     """The view's state relations, each merged to one row a key."""
-    compiled = db.continuous(view)
+    compiled = db.keeper.get(view)
     with db.runtime.store.read() as snapshot:
         return tuple(
-            table_rows(snapshot.query(compiled.merge_sql(s, "stored"), stored=snapshot.scan(compiled.relation(s))))
+            table_rows(
+                snapshot.query(
+                    compiled.by_name[s.name].merge("stored"), stored=snapshot.scan(compiled.by_name[s.name].ref)
+                )
+            )
             for s in compiled.plan.states
         )
 

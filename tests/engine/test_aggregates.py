@@ -18,7 +18,9 @@ from headrace.engine.plan_sql import native_plan, spark_plan
 from headrace.engine.spark_sql import spark as spark_text
 from headrace.engine.spark_sql import spark_agg
 from headrace.plan.exprs import Agg, Column, Expr, columns, substitute
-from headrace.plan.nodes import Aggregate, Node, Scan
+from headrace.plan.nodes import Aggregate, Node
+from headrace.plan.nodes import Leaf as Scan
+from headrace.plan.refs import TableRef
 from headrace.types import BIGINT, BOOLEAN, DOUBLE, FLOAT, INT, INTEGERS, STRING, Field, Type, decimal, from_arrow
 
 GROUPS = 5
@@ -102,7 +104,7 @@ def run_spark(spark: SparkSession, source: pa.Table, aggs: list[Agg], *, grouped
 def grouping(source: pa.Table, aggs: list[Agg], *, grouped: bool = True) -> Node:
     """The aggregates as a plan over the rows."""
     fields = tuple(Field(f.name, from_arrow(f.type)) for f in source.schema)
-    scan = Scan.of("table", "t", fields)
+    scan = Scan.of(TableRef("t"), fields)
     by = {c.name: c for c in scan.output}
     names = {c.id: by[c.name] for agg in aggs for c in columns(agg)}
     outs = tuple((Column.fresh(f"c{i}", agg.type), substitute(agg, names)) for i, agg in enumerate(aggs))

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.catalog import Catalog, Stream, Table, View
 from headrace.engine.plan_sql import native_plan, quote_native
-from headrace.plan.nodes import Node, Scan, walk_plan
+from headrace.plan.nodes import Leaf, Node, walk_plan
 from headrace.sql.binder import Binder
 from headrace.sql.statements import Query, parse
 from headrace.types import (
@@ -102,10 +102,10 @@ _CONNECTION.execute("SET TimeZone='UTC'; SET threads=1")
 def run(plan: Node, data: Data) -> pa.Table:
     """The plan's rows by the native engine; each leaf is read from the Arrow table of its name."""
 
-    def source(scan: Scan) -> str:
+    def source(scan: Leaf) -> str:
         return quote_native(scan.relation)
 
-    leaves = {n.relation for n in walk_plan(plan) if isinstance(n, Scan)}
+    leaves = {n.relation for n in walk_plan(plan) if isinstance(n, Leaf)}
     for name in leaves:
         _CONNECTION.register(name, data[name])
     try:

@@ -16,7 +16,7 @@ from planning import RELATIONS, bag, bind, rows, run, table
 
 from headrace.errors import HeadraceError
 from headrace.plan.exprs import Call, Cast, Expr, Literal
-from headrace.plan.nodes import Aggregate, Filter, Node, Project, Scan, Sort, SparkSql, walk_plan
+from headrace.plan.nodes import Aggregate, Filter, Leaf, Node, Project, Sort, SparkSql, walk_plan
 from headrace.plan.render import render
 from headrace.plan.rules import RULES, optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
@@ -125,7 +125,7 @@ SHARED = [
 def test_a_node_read_twice_stays_one(query: str, rule: str) -> None:
     def shape(plan: Node) -> tuple[int, int]:
         nodes = list(walk_plan(plan))
-        return sum(isinstance(n, Aggregate) for n in nodes), sum(isinstance(n, Scan) for n in nodes)
+        return sum(isinstance(n, Aggregate) for n in nodes), sum(isinstance(n, Leaf) for n in nodes)
 
     plan = bind(query)
     assert shape(BY_NAME[rule](plan)) == shape(plan)

@@ -17,7 +17,8 @@ from planning import RELATIONS, Answering, bag, bind, rows, run, schema, table
 
 from headrace.catalog import Catalog, Stream, Table
 from headrace.errors import ViewRefused
-from headrace.plan.nodes import Aggregate, Join, Node, Scan, Sort, streams_in, tables_in, walk_plan
+from headrace.plan.nodes import Aggregate, Join, Node, Sort, streams_in, tables_in, walk_plan
+from headrace.plan.nodes import Leaf as Scan
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort

@@ -71,7 +71,7 @@ def test_every_row_is_kept_equally_often(tmp_path: Path, way: str) -> None:
         for start in range(0, rows, rows if way == "one insert" else 20):
             db.insert("posts", posts(start, min(rows, start + (rows if way == "one insert" else 20))))
         if way == "merged in between":
-            assert all(db.samples.get(f"s{run}").threshold < 1 for run in range(runs))
+            assert all(db.keeper.get(f"s{run}").threshold < 1 for run in range(runs))
         found = inclusions(lambda run: np.array(ids(db, f"s{run}")), rows, runs)
         assert is_uniform(found, runs, size)
 
@@ -120,7 +120,7 @@ def test_the_whole_state_survives_a_reopen_and_a_drop_leaves_nothing(tmp_path: P
     with headrace.connect(tmp_path / "db", compact_rows=20) as db:
         assert ids(db) == before
         db.insert("posts", posts(500, 600))
-        assert db.samples.get("recent").threshold < 0.2, "the sample's threshold is known again"
+        assert db.keeper.get("recent").threshold < 0.2, "the sample's threshold is known again"
         assert one(db, "SELECT rows_seen FROM headrace.samples") == {"rows_seen": 480}
         db.sql("REFRESH SAMPLE recent RESTART")
         assert ids(db) == []

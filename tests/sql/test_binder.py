@@ -22,7 +22,6 @@ from headrace.plan.nodes import (
     Join,
     Node,
     Project,
-    Scan,
     Sort,
     SortKey,
     SparkSql,
@@ -30,6 +29,8 @@ from headrace.plan.nodes import (
     Values,
     walk_plan,
 )  # fmt: skip
+from headrace.plan.nodes import Leaf as Scan
+from headrace.plan.refs import TableRef
 from headrace.sql.binder import Binder
 from headrace.sql.statements import Insert, Query, parse
 from headrace.types import (
@@ -356,8 +357,8 @@ def test_a_block_outside_the_algebra_is_sparks_over_inputs_inside_it(query: str,
 # A wrong plan cannot be built
 
 A, B, TEXT = Column.fresh("a", INT), Column.fresh("b", INT), Column.fresh("t", STRING)
-LEAF = Scan("table", "t", ("a", "t"), (A, TEXT))
-OTHER = Scan("table", "u", ("b",), (B,))
+LEAF = Scan(TableRef("t"), ("a", "t"), (A, TEXT))
+OTHER = Scan(TableRef("u"), ("b",), (B,))
 IS_ONE = Call(BOOLEAN, "=", (A, Literal(INT, 1)))
 TOTAL = Agg(BIGINT, "sum", (A,))
 

@@ -20,10 +20,10 @@ import headrace
 from headrace import query
 from headrace.database import Database
 from headrace.errors import HeadraceError
+from headrace.keep.compaction import BACKLOG
 from headrace.reading import Reader
 from headrace.store.writer import WAITING
-from headrace.view.compaction import BACKLOG
-from headrace.view.compiled import ContinuousView
+from headrace.view.continuous import ContinuousView
 from profiles import examples
 
 if TYPE_CHECKING:
@@ -95,14 +95,14 @@ class Waiting:
 
     def __init__(self, db: Database, patch: pytest.MonkeyPatch) -> None:
         self._threads: set[threading.Thread] = set()
-        compacting = db.answers.compacting
+        compacting = db.keeper.answers.compacting
 
         def counted(view: ContinuousView, *, wait: bool) -> Any:
             if wait:
                 self._threads.add(threading.current_thread())
             return compacting(view, wait=wait)
 
-        patch.setattr(db.answers, "compacting", counted)
+        patch.setattr(db.keeper.answers, "compacting", counted)
 
     def until(self, count: int) -> None:
         _until(lambda: len(self._threads) == count)
@@ -129,7 +129,7 @@ def insert(db: Database, who: int = 0, i: int = 0) -> None:
 
 def queue(db: Database, view: str = "v") -> int:
     with db.runtime.store.read() as snapshot:
-        return sum(snapshot.queued(db.continuous(view).relation(s))[1] for s in db.continuous(view).plan.states)
+        return sum(snapshot.queued(db.keeper.get(view).by_name[s.name].ref)[1] for s in db.keeper.get(view).plan.states)
 
 
 def merges(db: Database) -> int:
@@ -218,7 +218,7 @@ def test_a_database_opened_again_does_not_take_its_groups_for_a_queue(
 def test_rows_that_come_beside_a_merge_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A merge that ends must not forget the rows that were appended while it was being acknowledged."""
     with counting() as db:
-        rewritten, other = type(db.answers).rewritten, threading.Event()
+        rewritten, other = type(db.keeper.answers).rewritten, threading.Event()
 
         def beside(*args: Any) -> None:
             if not other.is_set():
@@ -228,10 +228,10 @@ def test_rows_that_come_beside_a_merge_are_counted(monkeypatch: pytest.MonkeyPat
                 thread.join(SECONDS)
             rewritten(*args)
 
-        monkeypatch.setattr(type(db.answers), "rewritten", beside)
+        monkeypatch.setattr(type(db.keeper.answers), "rewritten", beside)
         while not other.is_set():
             insert(db)
-        counted = db._loader._compaction._queues["state v s0"].rows
+        counted = db.keeper.compaction._queues["state v s0"].rows
         assert counted == queue(db) == KEYS
 
 
@@ -266,9 +266,9 @@ def test_a_query_after_queued_rows_is_no_stored_result(threads: Threads, monkeyp
         held.let_go()
         assert held.rows == [(KEYS,)]
         assert db.sql("SELECT sum(c) FROM v").rows() == [(2 * KEYS,)]
-        ran = db.answers.evaluations
+        ran = db.keeper.answers.evaluations
         assert db.sql("SELECT sum(c) FROM v").rows() == [(2 * KEYS,)]
-        assert db.answers.evaluations == ran, "without new input the stored result is the answer"
+        assert db.keeper.answers.evaluations == ran, "without new input the stored result is the answer"
 
 
 # (c): what a query sees
@@ -342,7 +342,7 @@ def test_a_query_sees_whatever_was_acknowledged_before_it(threads: Threads) -> N
     with counting() as db:
         ways = {way: (lambda text=text: db.sql(text).rows()) for way, text in WAYS.items()}
         _acknowledged_is_seen(db, threads, ways, examples(25))
-        compaction = db._loader._compaction
+        compaction = db.keeper.compaction
         for relation, known in list(compaction._queues.items()):
             with db.runtime.store.read() as snapshot:
                 assert snapshot.queued(relation)[1] <= known.rows, "more is queued than is counted"
@@ -430,7 +430,7 @@ def test_a_text_another_thread_clears_away() -> None:
     with headrace.connect() as db:
         db.sql("CREATE TABLE t (n INT)")
         prepared = query.Prepared(db.runtime, db.plan(_parsed("SELECT n FROM t")))
-        sources = {("table", "t"): "(SELECT 1 AS n)"}
+        sources = {prepared.scans[0].ref: "(SELECT 1 AS n)"}
         text = prepared.native(sources)
         prepared._texts = Cleared(prepared._texts)
         assert prepared.native(sources) == text
@@ -449,7 +449,7 @@ def test_views_first_read_while_memory_is_counted() -> None:
         def count() -> None:
             try:
                 while not done.is_set():
-                    db.answers._room()
+                    db.keeper.answers._room()
             except BaseException as error:
                 failures.append(error)
 
@@ -461,7 +461,7 @@ def test_views_first_read_while_memory_is_counted() -> None:
             views: list[Any] = [View() for _ in range(3_000)]
             for view in views:
                 held: ContinuousView = view
-                db.answers._held(held)["s0"] = None
+                db.keeper.answers._held(held)["s0"] = None
             done.set()
             thread.join(SECONDS)
         finally:

@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace.database import Database
 from headrace.errors import HeadraceError
-from headrace.view.compaction import WORTH
+from headrace.keep.compaction import WORTH
 
 Rows = list[tuple[Any, ...]]
 
@@ -141,9 +141,9 @@ def test_answers_are_kept_until_something_they_rest_on_changes(db: Database) -> 
     db.sql("CREATE VIEW u AS SELECT g.x, w FROM (SELECT x FROM s GROUP BY x) g JOIN t ON g.x = t.x")
 
     def cost(view: str) -> int:
-        before = db.answers.evaluations
+        before = db.keeper.answers.evaluations
         db.sql(f"SELECT * FROM {view}")
-        return db.answers.evaluations - before
+        return db.keeper.answers.evaluations - before
 
     assert [cost("v"), cost("v"), cost("u"), cost("u")] == [1, 0, 1, 0]
     steps: list[tuple[Callable[[], Any], int, int]] = [
@@ -166,9 +166,9 @@ def test_answers_are_kept_until_something_they_rest_on_changes(db: Database) -> 
 def test_a_query_computes_a_view_it_names_twice_once(db: Database) -> None:
     db.sql("CREATE VIEW v AS SELECT x, sum(n) AS n FROM s GROUP BY x")
     db.insert("s", [("a", 1), ("b", 2)])
-    before = db.answers.evaluations
+    before = db.keeper.answers.evaluations
     assert db.sql("SELECT count(*) FROM v a CROSS JOIN v b").rows() == [(4,)]
-    assert db.answers.evaluations == before + 1
+    assert db.keeper.answers.evaluations == before + 1
 
 
 # State
@@ -188,10 +188,10 @@ def test_differential_compaction_changes_nothing_and_keeps_state_short() -> None
             epochs = []
             for i in range(24):
                 db.insert("s", [("abc"[(i + j) % 3], (i * j) % 7) for j in range(5)])
-                before = db.answers.evaluations
+                before = db.keeper.answers.evaluations
                 answers.setdefault(i, ask(db, "SELECT * FROM v"))
                 assert ask(db, "SELECT * FROM v") == answers[i], f"after insert {i}, compacting at {limit}"
-                epochs.append(db.answers.evaluations - before)
+                epochs.append(db.keeper.answers.evaluations - before)
             assert epochs == [1] * 24, "compaction is no news to readers"
             ((_, _, _, rows[limit]),) = db.sql("SHOW VIEWS").rows()
     # two states: one row a group (3), one row a group and distinct value (up to 21); and what waits to be merged

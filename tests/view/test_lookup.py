@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.view.resident import Resident
+from headrace.keep.resident import Resident
 
 KEYS: dict[str, list[tuple[str, Any]]] = {
     "INT": [("0", 0), ("7", 7), ("-3", -3)],

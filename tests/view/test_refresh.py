@@ -12,8 +12,8 @@ import pytest
 import headrace
 from headrace import HeadraceError
 from headrace.database import Database
-from headrace.definition import Definer
-from headrace.view.compiled import ContinuousView
+from headrace.keep.keeper import Keeper
+from headrace.view.continuous import ContinuousView
 
 BELOW = "SELECT s.x, sum(w) AS w FROM s JOIN t ON s.x = t.x GROUP BY s.x"
 
@@ -66,9 +66,9 @@ def test_refresh_brings_the_answer_up_to_date(db: Database) -> None:
     db.sql("CREATE VIEW v AS SELECT x, count(*) AS n FROM s GROUP BY x")
     db.insert("s", [("a", 1)])
     assert "v has 1 row as of epoch" in db.sql("REFRESH v").message
-    done = db.answers.evaluations
+    done = db.keeper.answers.evaluations
     assert ask(db, "SELECT * FROM v") == [("a", 1)]
-    assert db.answers.evaluations == done
+    assert db.keeper.answers.evaluations == done
     [(refreshed, changed)] = db.sql("SELECT last_refresh_epoch, last_change_epoch FROM headrace.views").rows()
     assert refreshed == changed
 
@@ -145,17 +145,17 @@ def test_compaction_beside_a_restart_does_not_bring_old_groups_back(
     db.sql("CREATE VIEW v AS SELECT x, count(*) AS n FROM s GROUP BY x")
     db.insert("s", [("a", 1)])
     assert ask(db, "SELECT * FROM v") == [("a", 1)]  # in memory now
-    enter = Definer._enter
+    enter = Keeper.enter
     # As after so many rows: it is due, and nobody waits for it.
-    compaction = threading.Thread(target=db._loader._compaction.after, args=({"state v s0": 10_000}, {}))
+    compaction = threading.Thread(target=db.keeper.compaction.after, args=({"state v s0": 10_000}, {}))
 
-    def compact_first(definer: Definer, view: ContinuousView) -> None:
+    def compact_first(keeper: Keeper, view: ContinuousView) -> None:
         compaction.start()
         while db.runtime.store._writer._queue.empty():  # until its commit waits for this one
             time.sleep(0.001)
-        enter(definer, view)
+        enter(keeper, view)
 
-    monkeypatch.setattr(Definer, "_enter", compact_first)
+    monkeypatch.setattr(Keeper, "enter", compact_first)
     db.sql("REFRESH VIEW v RESTART")
     compaction.join()
     assert ask(db, "SELECT * FROM v") == []

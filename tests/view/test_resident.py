@@ -21,8 +21,8 @@ from headrace.database import Database
 from headrace.engine.pipelines import Pipelines
 from headrace.engine.work import Work
 from headrace.errors import HeadraceError
+from headrace.keep.resident import Resident, can_reside
 from headrace.types import arrow_schema
-from headrace.view.resident import Resident, can_reside
 from profiles import examples
 
 AT = dt.datetime(2026, 1, 1, 1, 2, 3, 4)
@@ -71,7 +71,7 @@ def answer(db: Database, view: str) -> list[tuple[Any, ...]]:
 
 
 def residents(db: Database, view: str) -> list[Resident | None]:
-    return list(db.answers._residents.get(db.continuous(view), {}).values())
+    return list(db.keeper.answers._residents.get(db.keeper.get(view), {}).values())
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def merged_rows(table: pa.Table) -> list[tuple[Any, ...]]:
 @settings(max_examples=examples(20), phases=[Phase.explicit, Phase.generate])
 def test_folding_is_the_stores_merge(defined: Database, batches: list[list[Any]], cut: int) -> None:
     worker, schema = defined.runtime.worker, arrow_schema(defined.catalog.get("s", Stream).columns)
-    for view in map(defined.continuous, VIEWS):
+    for view in map(defined.keeper.get, VIEWS):
         native = [p.native for p in view.pipelines["s"] if p.native is not None]
         by_state: dict[str, list[pa.Table]] = {p.state: [p.schema.empty_table()] for p in native}
         for batch in batches:
@@ -99,13 +99,13 @@ def test_folding_is_the_stores_merge(defined: Database, batches: list[list[Any]]
                 by_state[state].append(partials)
         for state in view.plan.states:
             assert can_reside(state)
-            given_rows = by_state[view.relation(state)]
+            given_rows = by_state[view.by_name[state.name].ref]
             resident = Resident(state)
             for at, part in enumerate((given_rows[:cut], given_rows[cut:])):
                 if part:
                     resident.fold(pa.concat_tables(part), at)
                     resident.table()
-            expected = worker.query(view.merge_sql(state, "every_row"), every_row=pa.concat_tables(given_rows))
+            expected = worker.query(view.by_name[state.name].merge("every_row"), every_row=pa.concat_tables(given_rows))
             assert merged_rows(resident.table()) == merged_rows(expected), (view.name, state.name)
 
 
@@ -188,8 +188,8 @@ def test_a_query_whose_snapshot_was_overtaken() -> None:
         with db.runtime.store.read() as old:
             db.insert("s", [(1,), (2,)])
             assert db.sql("SELECT sum(c) FROM v").rows() == [(3,)]
-            view = db.continuous("v")
-            assert db.answers.rows(old, view, {}, patient=True).to_pylist() == [{"k": 1, "c": 1}]
+            view = db.keeper.get("v")
+            assert db.keeper.answers.rows(old, view, {}, patient=True).to_pylist() == [{"k": 1, "c": 1}]
         done = threading.Event()
         wrong: list[Any] = []
 
@@ -221,8 +221,8 @@ def test_a_filtered_read_leaves_the_rest_alone() -> None:
             db.insert("s", [(k, n) for k in range(5) for n in (1, 2)] + [(9, 1)] * (turn == 1))
             assert db.sql("SELECT n, c FROM v WHERE k = 3").rows() == [(3 * turn, 2 * turn)]
             assert db.sql("SELECT v.n, c AS d FROM v WHERE k = 9 OR n > 100").rows() == []
-            assert db.answers.evaluations == 0, "the whole view was computed"
+            assert db.keeper.answers.evaluations == 0, "the whole view was computed"
         assert db.sql("SELECT count(*) FROM v WHERE k BETWEEN 2 AND 3").rows() == [(2,)]
         assert db.sql("SELECT sum(n) FROM v").rows() == [(45,)]
-        assert db.answers.evaluations == 1
+        assert db.keeper.answers.evaluations == 1
         assert db.sql("SELECT n FROM v WHERE k = 3").rows() == [(9,)]

@@ -78,7 +78,7 @@ def answers(db: Database, *names: str) -> dict[str, Any]:
 def test_which_pipelines_share() -> None:
     with headrace.connect() as db:
         define(db, *VIEWS)
-        pipelines = [p for v in VIEWS for p in db.continuous(v).pipelines["s"]]
+        pipelines = [p for v in VIEWS for p in db.keeper.get(v).pipelines["s"]]
         found = share(db.catalog.get("s", Stream), pipelines, "UTC")
         members = {frozenset(p.state.split()[1] for p in s.parts) for s in found}
         assert members == {frozenset("abcgh"), frozenset("de")}
@@ -152,7 +152,7 @@ def recomputed(queries: dict[str, str], rows: Sequence[Any]) -> dict[str, Any]:
 def test_which_joins_are_shared() -> None:
     with headrace.connect() as db:
         define_joins(db, *JOINS)
-        pipelines = [p for v in JOINS for p in db.continuous(v).pipelines["s"]]
+        pipelines = [p for v in JOINS for p in db.keeper.get(v).pipelines["s"]]
         found = share(db.catalog.get("s", Stream), pipelines, "UTC")
         members = {"".join(p.state.split()[1] for p in s.parts): (s.over or s.sql).count(" JOIN ") for s in found}
         assert members == {"abcd": 1, "s_": 1, "t_": 1, "ef": 1, "gh": 1, "ij": 1, "op": 2, "qr": 1}
@@ -326,7 +326,7 @@ def test_shared_joins_in_views_over_views_and_with_retention() -> None:
             "CREATE VIEW over AS SELECT w.g, w.c, n FROM (SELECT g, sum(c) AS c FROM whole GROUP BY g) w "
             "CROSS JOIN (SELECT count(*) AS n FROM s)"
         )
-        pipelines = [p for v in ("whole", "short", "over") for p in db.continuous(v).pipelines["s"]]
+        pipelines = [p for v in ("whole", "short", "over") for p in db.keeper.get(v).pipelines["s"]]
         assert [len(x.parts) for x in share(db.catalog.get("s", Stream), pipelines, "UTC")] == [2]
         for hour in range(5):
             db.sql(

@@ -37,7 +37,7 @@ def _fill(db: Database) -> None:
 
 
 def held(db: Database) -> int:
-    return db._answers._tables.bytes
+    return db.keeper.answers._tables.bytes
 
 
 def test_held_rows_follow_the_table(db: Database) -> None:
@@ -88,10 +88,10 @@ def test_memory_is_for_states_first() -> None:
 
 def kept_as(db: Database) -> set[pa.DataType]:
     """The stored types of the sums of view v."""
-    view = db.continuous("v")
+    view = db.keeper.get("v")
     with db.runtime.store.read() as snapshot:
         return {
-            snapshot.schema(view.relation(s)).field(c.name).type
+            snapshot.schema(view.by_name[s.name].ref).field(c.name).type
             for s in view.plan.states
             for c, a in s.partials
             if a.fn == "sum"

@@ -22,9 +22,9 @@ from headrace.database import Database
 from headrace.engine.pipelines import Pipelines
 from headrace.engine.spark import frame_of_rows, run_plan
 from headrace.engine.work import Work
+from headrace.keep.resident import Resident
 from headrace.plan.aggregates import moments_of
 from headrace.types import BIGINT, DOUBLE, Field, arrow_schema
-from headrace.view.resident import Resident
 from headrace.view.sharing import group
 from profiles import examples
 
@@ -40,7 +40,7 @@ class Engines:
 
     def __init__(self, db: Database, view: str = "v") -> None:
         self._worker = db.runtime.worker
-        self.view = db.continuous(view)
+        self.view = db.keeper.get(view)
         (self.state,) = self.view.plan.states
         (self._pipeline,) = self.view.pipelines["s"]
         assert self._pipeline.native is not None
@@ -249,9 +249,9 @@ def test_states_of_an_earlier_headrace_go_on(tmp_path: Path) -> None:
         db.sql("CREATE VIEW v AS SELECT g, var_pop(x) AS p, sum(x) AS t, count(*) AS n FROM s GROUP BY g")
         db.insert("s", rows)
         before = db.sql("SELECT * FROM v ORDER BY g").rows()
-        view = db.continuous("v")
+        view = db.keeper.get("v")
         (state,) = view.plan.states
-        relation, kept = view.relation(state), [c.name for c, a in state.partials if a.fn != "rest"]
+        relation, kept = view.by_name[state.name].ref, [c.name for c, a in state.partials if a.fn != "rest"]
         assert kept == [f"a{i}" for i in range(len(kept))] and len(kept) < len(state.partials)
 
         def as_it_was(tx: Any) -> None:

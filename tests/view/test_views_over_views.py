@@ -47,8 +47,10 @@ def test_each_reads_the_other_as_of_the_same_commit(db: Database) -> None:
     assert rows(db, "stock") == [("bolt", 8), ("nut", 3)]
     assert rows(db, "low") == [("bolt", 8, 1), ("nut", 3, 1)]
     assert rows(db, "seldom") == [("bolt", 1), ("nut", 6)]
-    done = db.answers.evaluations
-    assert rows(db, "low") == [("bolt", 8, 1), ("nut", 3, 1)] and db.answers.evaluations == done, "nothing changed"
+    done = db.keeper.answers.evaluations
+    assert rows(db, "low") == [("bolt", 8, 1), ("nut", 3, 1)] and db.keeper.answers.evaluations == done, (
+        "nothing changed"
+    )
     db.insert("bought", [("nut", 90)])
     assert rows(db, "low") == [("bolt", 8, 1)], "a change two views down shows"
 

@@ -24,9 +24,9 @@ from headrace.plan.nodes import (
     Draw,
     Filter,
     Join,
+    Leaf,
     Node,
     Project,
-    Scan,
     SetOperation,
     Sort,
     SparkSql,
@@ -37,7 +37,7 @@ from headrace.plan.nodes import (
 )
 from headrace.types import quote
 
-Source = Callable[[Scan], str]
+Source = Callable[[Leaf], str]
 """The SQL relation a leaf is read from: a table name, or a parenthesised query."""
 
 
@@ -129,7 +129,7 @@ class _Text(ABC):
         return ", ".join(self.column(c) for c in node.output) or "1 AS one"
 
     def select(self, node: Node) -> str:
-        if isinstance(node, Scan):
+        if isinstance(node, Leaf):
             names = self.outputs((c, self.quote(f)) for f, c in zip(node.fields, node.scanned, strict=True))
             return f"SELECT {names} FROM {self.source(node)}"
         if isinstance(node, Values):

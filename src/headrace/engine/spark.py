@@ -14,7 +14,8 @@ from headrace.engine.plan_sql import spark_plan
 from headrace.engine.work import chunked
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.native import conform
-from headrace.plan.nodes import Node, Scan, walk_plan
+from headrace.plan.nodes import Node, leaves
+from headrace.plan.refs import Ref
 from headrace.stream.csv import CsvOptions
 from headrace.stream.files import TextSlice, read_text
 from headrace.types import Schema, arrow_schema, ddl, quote
@@ -24,16 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _names = itertools.count(1)
-Relation = tuple[str, str]
 """A leaf's kind and relation name."""
 
 
-def run_plan(
-    spark: SparkSession, plan: Node, frames: Mapping[Relation, DataFrame], *, primitive: bool = False
-) -> pa.Table:
+def run_plan(spark: SparkSession, plan: Node, frames: Mapping[Ref, DataFrame], *, primitive: bool = False) -> pa.Table:
     """The plan's rows, computed by Spark SQL over DataFrames for its leaves."""
     with registered({key: _declared(frame, plan, key) for key, frame in frames.items()}) as names:
-        text = spark_plan(plan, lambda scan: quote(names[leaf(scan)]), primitive=primitive)
+        text = spark_plan(plan, lambda scan: quote(names[scan.ref]), primitive=primitive)
         try:
             rows = spark.sql(text).toArrow()
         except Exception as error:
@@ -48,12 +46,12 @@ _DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 """Where Spark notes of a column of text that it was declared CHAR(n), which it compares in a way of its own."""
 
 
-def _declared(frame: DataFrame, plan: Node, key: Relation) -> DataFrame:
+def _declared(frame: DataFrame, plan: Node, key: Ref) -> DataFrame:
     """The leaf's frame, its columns known to Spark as CHAR(n) where they are."""
     kinds = {
         field: column.type.limit.sql
-        for node in walk_plan(plan)
-        if isinstance(node, Scan) and leaf(node) == key
+        for node in leaves(plan)
+        if node.ref == key
         for field, column in zip(node.fields, node.scanned, strict=True)
         if column.type.limit is not None and column.type.limit.fixed
     }
@@ -63,14 +61,10 @@ def _declared(frame: DataFrame, plan: Node, key: Relation) -> DataFrame:
     return frame
 
 
-def leaf(scan: Scan) -> Relation:
-    return (scan.kind, scan.relation)
-
-
 @contextmanager
-def registered(frames: Mapping[Relation, DataFrame]) -> Iterator[dict[Relation, str]]:
+def registered(frames: Mapping[Ref, DataFrame]) -> Iterator[dict[Ref, str]]:
     """The DataFrames as temporary views under names nobody else uses, dropped afterwards."""
-    names: dict[Relation, str] = {}
+    names: dict[Ref, str] = {}
     try:
         for key, frame in frames.items():
             names[key] = f"__headrace_{next(_names)}"

@@ -7,7 +7,7 @@ references to one node object are one piece of work (a CTE used twice is one
 node), so nodes compare by identity.
 
 >>> from headrace.types import INT, Field
->>> s = Scan.of("stream", "s", (Field("a", INT),))
+>>> s = Leaf.of(StreamRef("s"), (Field("a", INT),))
 >>> Filter(s, Literal(BOOLEAN, True)).output == s.output
 True
 >>> Project(s, ((Column.fresh("b", INT), Column(INT, -1, "elsewhere")),))
@@ -22,11 +22,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal as Choice
+from typing import TypeGuard
 
 from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
+from headrace.plan.refs import KeptRef, Ref, StreamRef, TableRef
 from headrace.types import BOOLEAN, INT, Schema
 
-ScanKind = Choice["stream", "table", "view", "sample", "state", "static", "rows", "system", "drawn"]
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
 SetKind = Choice["intersect", "except"]
 
@@ -36,10 +37,10 @@ __all__ = [
     "Filter",
     "InvalidPlan",
     "Join",
+    "Leaf",
     "Literal",
     "Node",
     "Project",
-    "Scan",
     "SetKind",
     "SetOperation",
     "Sort",
@@ -97,12 +98,10 @@ class Unary(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Scan(Node):
-    """A leaf: a stream, a table, a view's result, a kept sample, merged state, raw state rows, a static build side, a
-    relation of the system itself, or rows drawn at random for one query."""
+class Leaf(Node):
+    """Columns of what a reference names."""
 
-    kind: ScanKind
-    relation: str
+    ref: Ref
     fields: tuple[str, ...]
     """The relation's own name for each output column."""
     scanned: tuple[Column, ...]
@@ -112,20 +111,28 @@ class Scan(Node):
     """Of a stream: whether it is read from the oldest row that is still buffered, not from the newest."""
 
     @staticmethod
-    def of(kind: ScanKind, relation: str, schema: Schema, key: tuple[str, ...] = ()) -> Scan:
-        return Scan(
-            kind,
-            relation,
+    def of(ref: Ref, schema: Schema, key: tuple[str, ...] = ()) -> Leaf:
+        return Leaf(
+            ref,
             tuple(f.name for f in schema),
             tuple(Column.fresh(f.name, f.type) for f in schema),
             key,
         )
 
     @property
+    def relation(self) -> str:
+        return self.ref.name
+
+    @property
+    def kind(self) -> str:
+        """What it reads, as people call it."""
+        return self.ref.kind
+
+    @property
     def output(self) -> tuple[Column, ...]:
         return self.scanned
 
-    def keep(self, wanted: set[int]) -> Scan:
+    def keep(self, wanted: set[int]) -> Leaf:
         """The scan of only the wanted columns."""
         kept = [(f, c) for f, c in zip(self.fields, self.scanned, strict=True) if c.id in wanted]
         return replace(self, fields=tuple(f for f, _ in kept), scanned=tuple(c for _, c in kept))
@@ -409,28 +416,38 @@ def renaming(node: Node, names: Iterable[str] | None = None) -> Project:
     return Project(node, tuple((Column.fresh(n, c.type), c) for n, c in zip(wanted, node.output, strict=True)))
 
 
+def is_leaf(node: Node, *refs: type[Ref]) -> TypeGuard[Leaf]:
+    """Whether a node reads what such a reference names."""
+    return isinstance(node, Leaf) and isinstance(node.ref, refs)
+
+
+def leaves(node: Node, *refs: type[Ref]) -> list[Leaf]:
+    """The leaves of a plan, or those whose references are such."""
+    return [n for n in walk_plan(node) if isinstance(n, Leaf) and isinstance(n.ref, refs or Ref)]
+
+
 def streams_in(node: Node) -> set[str]:
     """The streams a plan reads."""
-    return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "stream"}
+    return {leaf.relation for leaf in leaves(node, StreamRef)}
 
 
 def reads_ungrouped(node: Node) -> bool:
     """Whether a stream reaches ``node`` without a grouping between."""
     if isinstance(node, Aggregate):
         return False
-    if isinstance(node, Scan):
-        return node.kind == "stream"
+    if isinstance(node, Leaf):
+        return is_leaf(node, StreamRef)
     return any(reads_ungrouped(c) for c in node.children)
 
 
 def tables_in(node: Node) -> set[str]:
     """The tables a plan reads."""
-    return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "table"}
+    return {leaf.relation for leaf in leaves(node, TableRef)}
 
 
-def views_in(node: Node) -> set[str]:
-    """The continuous views a plan reads."""
-    return {n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind == "view"}
+def kept_in(node: Node) -> set[str]:
+    """The kept relations a plan reads: continuous views, samples."""
+    return {leaf.relation for leaf in leaves(node, KeptRef)}
 
 
 ONE_ROW = Values((), ((),))

@@ -10,7 +10,8 @@ from typing import Literal as Choice
 
 from headrace.plan.aggregates import merge
 from headrace.plan.exprs import Agg, Column
-from headrace.plan.nodes import Node, Scan
+from headrace.plan.nodes import Leaf, Node
+from headrace.plan.refs import GivenRef
 from headrace.types import Field, Schema
 
 StateKind = Choice["groups", "distinct", "multiset", "rows"]
@@ -42,7 +43,7 @@ class State:
 
     def merged(self) -> Node:
         """The plan that merges this state's stored rows into one row a key."""
-        rows = Scan.of("rows", self.name, self.schema)
+        rows = Leaf.of(GivenRef(self.name), self.schema)
         if self.kind == "rows":
             return rows
         by_name = {c.name: c for c in rows.output}

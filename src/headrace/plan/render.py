@@ -10,9 +10,9 @@ from headrace.plan.nodes import (
     Draw,
     Filter,
     Join,
+    Leaf,
     Node,
     Project,
-    Scan,
     SetOperation,
     Sort,
     SparkSql,
@@ -80,7 +80,7 @@ def render(root: Node) -> str:
 
 
 def _line(node: Node) -> str:
-    if isinstance(node, Scan):
+    if isinstance(node, Leaf):
         return f"Scan {node.kind} {node.relation} [{', '.join(c.name for c in node.output)}]"
     if isinstance(node, Values):
         return f"Values {len(node.rows)} row{'' if len(node.rows) == 1 else 's'}"

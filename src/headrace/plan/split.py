@@ -24,9 +24,9 @@ from headrace.plan.nodes import (
     Aggregate,
     Filter,
     Join,
+    Leaf,
     Node,
     Project,
-    Scan,
     SparkSql,
     UnionAll,
     Values,
@@ -38,6 +38,7 @@ from headrace.plan.nodes import (
     with_a_column,
 )
 from headrace.plan.pipelines import SplitPlan, State, StateKind, StaticPipeline, StreamPipeline
+from headrace.plan.refs import BuildRef, StateRef
 from headrace.plan.splittable import check
 from headrace.types import BIGINT, BOOLEAN, INT
 
@@ -59,7 +60,7 @@ class Splitter:
         self.streams: list[StreamPipeline] = []
         self.statics: list[StaticPipeline] = []
         self._cut: dict[int, Node] = {}
-        self._static: dict[int, Scan] = {}
+        self._static: dict[int, Leaf] = {}
         self._families: dict[int, _Family] = {}
 
     def run(self, root: Node) -> SplitPlan:
@@ -208,8 +209,8 @@ class Splitter:
             kept = with_a_column(plan)
             pipeline = StaticPipeline(f"b{len(self.statics)}", kept)
             self.statics.append(pipeline)
-            self._static[id(plan)] = Scan(
-                "static", pipeline.name, tuple(f.name for f in pipeline.schema), tuple(kept.output)
+            self._static[id(plan)] = Leaf(
+                BuildRef(pipeline.name), tuple(f.name for f in pipeline.schema), tuple(kept.output)
             )
         return self._static[id(plan)]
 
@@ -239,7 +240,7 @@ class _Family:
 
     def rows(self, state: State, chosen: Sequence[int], *, keyed: bool = False) -> Node:
         """The state's rows merged to these of its keys; a ``keyed`` grouping of no rows has no row."""
-        rows: Node = Scan.of("state", state.name, state.schema)
+        rows: Node = Leaf.of(StateRef(state.name), state.schema)
         if len(chosen) == len(state.keys):
             return rows
         keys = [rows.output[i] for i in chosen]

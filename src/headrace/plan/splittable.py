@@ -19,15 +19,17 @@ from headrace.errors import ViewRefused
 from headrace.plan.nodes import (
     Aggregate,
     Join,
+    Leaf,
     Node,
-    Scan,
     SetOperation,
     Sort,
     SparkSql,
     UnionAll,
+    leaves,
     streams_in,
     walk_plan,
 )
+from headrace.plan.refs import KeptRef, StreamRef
 
 
 def check(root: Node) -> None:
@@ -47,7 +49,7 @@ def check(root: Node) -> None:
 def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
     """Whether every stream below ``node`` passes a grouping; raises where a rule is broken."""
     below = [grouped[id(c)] for c in node.children]
-    if isinstance(node, Scan):
+    if isinstance(node, Leaf):
         return node.kind != "stream"
     if isinstance(node, Aggregate):
         return True
@@ -112,4 +114,4 @@ def _named(node: Node) -> str:
 
 def _live(node: Node) -> list[str]:
     """The streams and continuous views a plan reads: what may change without a statement about a table."""
-    return sorted({n.relation for n in walk_plan(node) if isinstance(n, Scan) and n.kind in ("stream", "view")})
+    return sorted({leaf.relation for leaf in leaves(node, StreamRef, KeptRef)})

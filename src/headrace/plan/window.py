@@ -16,19 +16,22 @@ from headrace.plan.exprs import Column
 from headrace.plan.nodes import (
     Aggregate,
     Join,
+    Leaf,
     Node,
     Project,
-    Scan,
     SetOperation,
     Sort,
     SparkSql,
     UnionAll,
+    is_leaf,
+    leaves,
     map_children,
     streams_in,
     walk_plan,
     with_a_column,
 )
 from headrace.plan.pipelines import SplitPlan, State, StreamPipeline
+from headrace.plan.refs import StateRef, StreamRef
 from headrace.plan.split import Splitter, pieces_of
 
 
@@ -45,7 +48,7 @@ def split_window(root: Node) -> SplitPlan:
 
 def streams_out(plan: SplitPlan) -> bool:
     """Whether the rows of the answer are those that are gathered, so that each can go out as it comes."""
-    return isinstance(plan.upper, Scan) and plan.upper.kind == "state"
+    return is_leaf(plan.upper, StateRef)
 
 
 def rows_wanted(plan: SplitPlan) -> tuple[str, int] | None:
@@ -57,7 +60,7 @@ def rows_wanted(plan: SplitPlan) -> tuple[str, int] | None:
         below = node.child
         while isinstance(below, Project):
             below = below.child
-        if isinstance(below, Scan) and below.kind == "state" and plan.state(below.relation).kind == "rows":
+        if is_leaf(below, StateRef) and plan.state(below.relation).kind == "rows":
             return below.relation, node.limit + node.offset
     return None
 
@@ -66,7 +69,7 @@ def _check_places(root: Node) -> None:
     """A stream read twice is read once, from one place."""
     places: dict[str, bool] = {}
     for node in walk_plan(root):
-        if not isinstance(node, Scan) or node.kind != "stream":
+        if not is_leaf(node, StreamRef):
             continue
         if places.setdefault(node.relation, node.oldest) != node.oldest:
             raise SqlError(
@@ -92,7 +95,7 @@ class _Window(Splitter):
     def __init__(self, *, grouping: bool) -> None:
         super().__init__(None)
         self._grouping = grouping
-        self._gathered: dict[int, Scan] = {}
+        self._gathered: dict[int, Leaf] = {}
         self._visited: dict[int, tuple[Node, bool]] = {}
 
     def run(self, root: Node) -> SplitPlan:
@@ -130,9 +133,9 @@ class _Window(Splitter):
 
     def _live(self, node: Node) -> bool:
         """Whether rows of a stream reach a node, grouped or gathered: it is there when the window has ended."""
-        return any(isinstance(n, Scan) and n.kind in ("stream", "state") for n in walk_plan(node))
+        return bool(leaves(node, StreamRef, StateRef))
 
-    def _gather(self, node: Node) -> Scan:
+    def _gather(self, node: Node) -> Leaf:
         """A scan of the node's rows, and the pipelines that gather them."""
         if id(node) not in self._gathered:
             _require_held(node)
@@ -145,9 +148,9 @@ class _Window(Splitter):
                 named = tuple((Column.fresh(c.name, c.type), e) for c, e in zip(columns, whole.output, strict=True))
                 self.streams.append(StreamPipeline(piece.stream, state.name, Project(piece.plan, named)))
             names = tuple(c.name for c in columns)
-            self._gathered[id(node)] = Scan("state", state.name, names, whole.output)
+            self._gathered[id(node)] = Leaf(StateRef(state.name), names, whole.output)
         return self._gathered[id(node)]
 
 
 def _is_stream(node: Node) -> bool:
-    return isinstance(node, Scan) and node.kind == "stream"
+    return is_leaf(node, StreamRef)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import duckdb
 import numpy as np
@@ -23,7 +22,8 @@ from headrace.errors import HeadraceError
 from headrace.file_tables import parquet_pieces
 from headrace.native import conform
 from headrace.parquet_files import ROW_NUMBER
-from headrace.plan.nodes import Draw, Node, Scan, rewrite_plan, with_a_column
+from headrace.plan.nodes import Draw, Leaf, Node, is_leaf, rewrite_plan, with_a_column
+from headrace.plan.refs import GivenRef, TableRef
 from headrace.runtime import Runtime
 from headrace.sample.gathering import gather_table
 from headrace.sample.parquet_rows import Stretch, stretch_of, take_rows
@@ -32,14 +32,12 @@ from headrace.sample.shares import shares
 from headrace.store import Snapshot
 from headrace.stream.parquet import first_bad_value, select_items
 
-DRAWN: Literal["drawn"] = "drawn"
-
 
 @dataclass(frozen=True)
 class Drawing:
     """One TABLESAMPLE of a query: what it draws from, and how many rows."""
 
-    name: str
+    ref: GivenRef
     draw: Draw
     child: query.Prepared
 
@@ -52,9 +50,8 @@ def lifted(runtime: Runtime, plan: Node) -> tuple[Node, tuple[Drawing, ...]]:
         if not isinstance(node, Draw):
             return node
         node = replace(node, child=with_a_column(node.child))
-        name = f"{DRAWN}{len(found)}"
-        found.append(Drawing(name, node, query.Prepared(runtime, node.child)))
-        return Scan(DRAWN, name, tuple(f"c{i}" for i in range(len(node.output))), node.output)
+        found.append(Drawing(GivenRef(f"drawn{len(found)}", kind="drawn"), node, query.Prepared(runtime, node.child)))
+        return Leaf(found[-1].ref, tuple(f"c{i}" for i in range(len(node.output))), node.output)
 
     return rewrite_plan(plan, change), tuple(found)
 
@@ -64,7 +61,7 @@ def rows_of(runtime: Runtime, snapshot: Snapshot, drawing: Drawing, leaves: quer
     draw, child = drawing.draw, drawing.child
     rng = np.random.default_rng()
     rows = None
-    if draw.seed is None and child.renamed_scan is not None and child.renamed_scan[0].kind == "table":
+    if draw.seed is None and child.renamed_scan is not None and is_leaf(child.renamed_scan[0], TableRef):
         rows = _of_table(runtime, snapshot, child.renamed_scan, draw.size, rng)
     if rows is None:
         whole = query.run(runtime, snapshot, child, leaves)
@@ -81,7 +78,7 @@ def rows_of(runtime: Runtime, snapshot: Snapshot, drawing: Drawing, leaves: quer
 
 
 def _of_table(
-    runtime: Runtime, snapshot: Snapshot, scan: tuple[Scan, list[str]], size: int, rng: np.random.Generator
+    runtime: Runtime, snapshot: Snapshot, scan: tuple[Leaf, list[str]], size: int, rng: np.random.Generator
 ) -> pa.Table | None:
     """Rows of a table by their numbers; None where their number is not known without reading them."""
     table: Table = runtime.catalog.get(scan[0].relation, Table)

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from headrace.catalog import Stream, View, kind_of
+from headrace.catalog import Stream, View
 from headrace.errors import CatalogError, DataError
 from headrace.parquet_files import parquet_writer
 from headrace.spark.inbox import INBOX_BYTES, JOB, Manifest, Tray, require_database
@@ -152,7 +152,7 @@ def _stream(database: Path, name: str) -> Stream:
     if not isinstance(found, Stream):
         raise CatalogError(
             "WRONG_COMMAND_FOR_OBJECT_TYPE",
-            f"{found.name} is a {kind_of(found)}, not a stream",
+            f"{found.name} is a {found.kind}, not a stream",
             hint="the sink feeds streams",
         )
     return found

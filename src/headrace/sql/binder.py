@@ -14,7 +14,8 @@ from typing import Literal as Choice
 
 from sqlglot import exp
 
-from headrace.catalog import Catalog, Relation, Sample, Stream, Table, View, kind_of
+from headrace.catalog import Catalog, Relation, Stream, Table, View
+from headrace.catalog.sample import Sample
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import (
@@ -22,9 +23,9 @@ from headrace.plan.nodes import (
     Aggregate,
     Join,
     JoinKind,
+    Leaf,
     Node,
     Project,
-    Scan,
     SetKind,
     SetOperation,
     Sort,
@@ -33,6 +34,7 @@ from headrace.plan.nodes import (
     Values,
     renaming,
 )
+from headrace.plan.refs import KeptRef, RelationRef, StreamRef, TableRef
 from headrace.sql.blocks import Block, boolean, refuse_aggregates
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.estimates import COUNTS, has_counts, with_estimates
@@ -302,7 +304,7 @@ class Binder:
             return ctes[name]
         if has_counts(table):
             sample = self.catalog.get(table.name, Sample)
-            return Scan.of("sample", sample.name, (*sample.columns, *COUNTS))
+            return Leaf.of(_ref(sample), (*sample.columns, *COUNTS))
         if name not in self._scans:
             plain, _, place = table.name.partition("@")
             relation = self.catalog.get(plain, position=position_of(table))
@@ -320,7 +322,7 @@ class Binder:
 
     def _placed(self, relation: Relation, scan: Node, place: str, position: Position | None) -> Node:
         """A stream read from a place of its buffer."""
-        if not isinstance(relation, Stream) or not isinstance(scan, Scan):
+        if not relation.is_stream or not isinstance(scan, Leaf):
             raise SqlError(
                 "POSITION_OF_NO_STREAM",
                 f"{relation.name}@{place.upper()}: {relation.name} is no stream",
@@ -342,8 +344,7 @@ class Binder:
             assert isinstance(statement, CreateViewStatement)
             plan = Binder(self.catalog, self.analyzer).query(statement.query)
             return renaming(plan, [f.name for f in relation.columns])
-        key = relation.primary_key if isinstance(relation, Table) else ()
-        return Scan.of(kind_of(relation), relation.name, relation.columns, key)
+        return Leaf.of(_ref(relation), relation.columns, relation.primary_key)
 
     def _join(self, left: Node, scope: Scope, join: exp.Join, ctes: Ctes) -> Node:
         _only(join, {"this", "side", "kind", "on", "using", "method"}, "this kind of join")
@@ -497,3 +498,10 @@ def _column_names(node: Node, names: list[str], at: exp.Expr) -> list[str]:
             position=position_of(at),
         )
     return names
+
+
+def _ref(relation: Relation) -> RelationRef:
+    """What the leaf of a relation reads."""
+    if relation.is_kept:
+        return KeptRef(relation.name, number=relation.number, kind=relation.kind)
+    return (StreamRef if relation.is_stream else TableRef)(relation.name, relation.number)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from headrace.catalog import Catalog, Sample
+from headrace.catalog import Catalog
+from headrace.catalog.sample import Sample
 from headrace.errors import SqlError
 from headrace.sql.grammar import parse_expression
 from headrace.sql.source import position_of, replace, text_of

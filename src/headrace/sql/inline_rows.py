@@ -26,7 +26,8 @@ import pyarrow as pa
 
 from headrace.errors import Position, SqlError
 from headrace.plan.exprs import Column, Expr, Literal
-from headrace.plan.nodes import Node, Project, Scan
+from headrace.plan.nodes import Leaf, Node, Project
+from headrace.plan.refs import GivenRef
 from headrace.sql import literals
 from headrace.sql.coercion import as_decimal, common_type
 from headrace.sql.lexer import place
@@ -34,7 +35,7 @@ from headrace.types import BOOLEAN, MAX_PRECISION, STRING, TIMESTAMP, VOID, Fiel
 
 __all__ = ["INLINE", "UTC", "InlineRows", "inline_rows"]
 
-INLINE = ("rows", "VALUES")
+INLINE = GivenRef("VALUES")
 """The leaf that stands for the rows in the plan of the INSERT."""
 
 _BLANK = r"[ \t\r\n]"
@@ -63,7 +64,7 @@ class InlineRows:
 
     def source(self) -> Node:
         """A plan of the rows, over the leaf :data:`INLINE`."""
-        scan = Scan.of("rows", INLINE[1], tuple(f for f in self.schema if f.type != VOID))
+        scan = Leaf.of(INLINE, tuple(f for f in self.schema if f.type != VOID))
         held: dict[str, Expr] = {c.name: c for c in scan.output}
         nothing = Literal(VOID, None)
         return Project(scan, tuple((Column.fresh(f.name, f.type), held.get(f.name, nothing)) for f in self.schema))

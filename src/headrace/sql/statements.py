@@ -6,12 +6,13 @@ same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sqlglot import exp
 
-from headrace.catalog import Buffer, FileSource
+from headrace.catalog import KINDS, Buffer, FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.columns import definition
 from headrace.sql.copy_options import copy_options
@@ -23,8 +24,16 @@ from headrace.sql.token_reader import Beyond
 from headrace.types import Schema
 
 
+class Create:
+    """What all statements that make a relation have."""
+
+    name: str
+    if_not_exists: bool
+    position: Position
+
+
 @dataclass(frozen=True)
-class CreateStream:
+class CreateStream(Create):
     name: str
     columns: Schema
     if_not_exists: bool
@@ -34,7 +43,7 @@ class CreateStream:
 
 
 @dataclass(frozen=True)
-class CreateTable:
+class CreateTable(Create):
     name: str
     columns: Schema
     primary_key: tuple[str, ...]
@@ -45,7 +54,7 @@ class CreateTable:
 
 
 @dataclass(frozen=True)
-class CreateTableAs:
+class CreateTableAs(Create):
     name: str
     query: exp.Expr
     if_not_exists: bool
@@ -53,7 +62,7 @@ class CreateTableAs:
 
 
 @dataclass(frozen=True)
-class CreateView:
+class CreateView(Create):
     name: str
     columns: tuple[str, ...]
     """Names given in ``CREATE VIEW v (a, b)``; empty for the query's own."""
@@ -63,23 +72,6 @@ class CreateView:
     position: Position
     retain: int | None = None
     """For how many microseconds groups are kept: ``WITH (retain = '7 days')``."""
-
-
-@dataclass(frozen=True)
-class CreateSample:
-    name: str
-    of: str
-    size: int
-    query: exp.Expr
-    """All columns of the stream's rows that its WHERE lets pass."""
-    keys: tuple[str, ...]
-    seed: int | None
-    text: str
-    if_not_exists: bool
-    position: Position
-    of_position: Position
-    size_position: Position
-    key_positions: tuple[Position, ...]
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ class Refresh:
     position: Position
 
 
-Create = CreateStream | CreateTable | CreateTableAs | CreateView | CreateSample
+F = TypeVar("F", bound="Callable[[StatementReader], Create]")
 Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
@@ -167,6 +159,8 @@ _NOT_YET = {
     "COMMIT": ("transactions of several statements", _ALONE),
     "ROLLBACK": ("transactions of several statements", _ALONE),
 }
+CREATES: dict[str, Callable[[StatementReader], Create]] = {}
+"""What reads ``CREATE word …`` from behind the word, by the word."""
 _QUERY_STARTS = {"SELECT", "WITH", "VALUES", "FROM", "TABLE", "("}
 _TABLE_OPTIONS = (
     "LOCATION",
@@ -179,6 +173,16 @@ _TABLE_OPTIONS = (
     "TBLPROPERTIES",
     "WITH",
 )
+
+
+def creates(word: str) -> Callable[[F], F]:
+    """Register a function that reads what follows ``CREATE word``, as a decorator of it."""
+
+    def register(read: F) -> F:
+        CREATES[word] = read
+        return read
+
+    return register
 
 
 def parse(text: str) -> Statement:
@@ -198,11 +202,11 @@ def parse(text: str) -> Statement:
                 position=place(text, token.start),
                 hint="run them one by one; `headrace sql -f file.sql` runs a script",
             )
-    return _Reader(text[: found[-1].end], found).statement()
+    return StatementReader(text[: found[-1].end], found).statement()
 
 
-class _Reader(Cursor):
-    """Reads one statement from its tokens."""
+class StatementReader(Cursor):
+    """Reads one statement from its tokens; what registers with :func:`creates` reads on with it."""
 
     begins = 0
     """The statement's first token: behind EXPLAIN, if that is before it."""
@@ -250,18 +254,16 @@ class _Reader(Cursor):
 
     def show(self) -> Show:
         self.at += 1
-        for what in ("STREAMS", "TABLES", "VIEWS", "SAMPLES"):
-            if self.take(what):
+        for kind in KINDS:
+            if self.take(f"{kind.upper()}S"):
                 self.end()
-                return Show(what.lower())
-        return self.fail("STREAMS, TABLES, VIEWS or SAMPLES")
+                return Show(f"{kind}s")
+        return self.fail(_or(f"{kind.upper()}S" for kind in KINDS))
 
     def describe(self) -> Describe:
         self.at += 1
-        for word in ("TABLE", "VIEW", "STREAM", "SAMPLE", "EXTENDED"):
-            if self.word() == word and self.at + 1 < len(self.tokens):
-                self.at += 1
-                break
+        if self.word().lower() in (*KINDS, "extended") and self.at + 1 < len(self.tokens):
+            self.at += 1
         position = self.position()
         name = self.name()
         self.end()
@@ -273,16 +275,13 @@ class _Reader(Cursor):
         for words, meaning in (
             (("FOREIGN", "TABLE"), "stream"),
             (("MATERIALIZED", "VIEW"), "view"),
-            (("STREAM",), "stream"),
-            (("TABLE",), "table"),
-            (("VIEW",), "view"),
-            (("SAMPLE",), "sample"),
+            *(((kind.upper(),), kind) for kind in KINDS),
         ):
             if self.take(*words):
                 kind = meaning
                 break
         else:
-            self.fail("STREAM, TABLE, VIEW or SAMPLE")
+            self.fail(_or(map(str.upper, KINDS)))
         if_exists = self.take("IF", "EXISTS")
         position = self.position()
         name = self.name()
@@ -294,7 +293,7 @@ class _Reader(Cursor):
 
     def refresh(self) -> Refresh:
         self.at += 1
-        if self.word() in ("VIEW", "SAMPLE") and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
+        if self.word().lower() in KINDS and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
             self.at += 1
         position = self.position()
         name = self.name()
@@ -336,16 +335,10 @@ class _Reader(Cursor):
         self.at += 2
         if kind == "FOREIGN" and self.take("TABLE"):
             return self.create_stream(foreign=True)
-        if kind == "STREAM":
-            return self.create_stream()
-        if kind == "TABLE":
-            return self.create_table()
-        if kind == "VIEW":
-            return self.create_view()
-        if kind == "SAMPLE":
-            return self.create_sample()
+        if kind in CREATES:
+            return CREATES[kind](self)
         self.at -= 1
-        return self.fail("STREAM, FOREIGN TABLE, TABLE, VIEW or SAMPLE")
+        return self.fail(_or(("FOREIGN TABLE", *CREATES)))
 
     def create_stream(self, *, foreign: bool = False) -> CreateStream:
         """``CREATE STREAM s (…)``, or ``CREATE FOREIGN TABLE s (…) SERVER stream`` (000 §4.2.6)."""
@@ -427,43 +420,6 @@ class _Reader(Cursor):
             self.fail("AS and a query")
         return CreateView(name, names, self.rest_as_query(), self.written(), exists, position, retain)
 
-    def create_sample(self) -> CreateSample:
-        exists = self.take("IF", "NOT", "EXISTS")
-        position = self.position()
-        name = self.name()
-        if not self.take("OF"):
-            self.fail("OF and a stream")
-        of_position, of_token = self.position(), self.at
-        of = self.name()
-        if not self.take("SIZE"):
-            self.fail("SIZE and a number of rows")
-        size_position = self.position()
-        size = self.whole_number("a number of rows")
-        query = self.sampled_rows(of_token)
-        keys: list[str] = []
-        key_positions: list[Position] = []
-        if self.take("GROUP", "BY"):
-            while not keys or self.take(","):
-                key_positions.append(self.position())
-                keys.append(self.name())
-        seed = self.whole_number("a seed") if self.take("SEED") else None
-        self.end()
-        return CreateSample(
-            name, of, size, query, tuple(keys), seed, self.written(), exists, position, of_position, size_position,
-            tuple(key_positions),
-        )  # fmt: skip
-
-    def sampled_rows(self, of_token: int) -> exp.Expr:
-        """``SELECT * FROM stream [WHERE …]``, every word of the user's where it was written."""
-        at = self.at
-        self.at = of_token
-        table = self.made(exp.Table(this=self.identifier()), of_token)
-        self.at = at
-        select = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table))
-        if self.take("WHERE"):
-            select.set("where", self.made(exp.Where(this=self.expression()), at))
-        return self.made(select, of_token)
-
     def whole_number(self, what: str) -> int:
         """The next number, which may be negative: whoever takes it says what it may be."""
         sign = -1 if self.take("-") else 1
@@ -509,3 +465,13 @@ class _Reader(Cursor):
         if not self.at_query():
             self.fail("VALUES or a query")
         return Insert(name, names, self.rest_as_query(), position)
+
+
+def _or(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}"
+
+
+creates("STREAM")(StatementReader.create_stream)
+creates("TABLE")(StatementReader.create_table)
+creates("VIEW")(StatementReader.create_view)

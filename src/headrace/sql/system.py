@@ -8,14 +8,14 @@ from typing import Protocol
 from sqlglot import exp
 
 from headrace.errors import Position, SqlError
-from headrace.plan.nodes import Scan
+from headrace.plan.nodes import Leaf
 from headrace.sql.source import position_of, text_of
 
 
 class System(Protocol):
     """What the schema ``headrace`` holds."""
 
-    def scan(self, name: str, args: Sequence[str] | None, position: Position | None) -> Scan:
+    def scan(self, name: str, args: Sequence[str] | None, position: Position | None) -> Leaf:
         """The scan of ``headrace.name``, or of ``headrace.name(args…)``."""
 
 
@@ -30,7 +30,7 @@ def name_of(item: exp.Expr) -> str:
     return name if item.alias else name.partition("@")[0]
 
 
-def system_scan(table: exp.Table, system: System | None) -> Scan:
+def system_scan(table: exp.Table, system: System | None) -> Leaf:
     """The scan of a FROM item of the schema; without a ``system`` to ask, as in a view, it is refused."""
     name, position = table.this.name, position_of(table)
     if system is None:

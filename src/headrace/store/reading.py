@@ -171,6 +171,10 @@ class Reading:
         """The keys (lower-case names) of all stored relations."""
         return [relation for (relation,) in self._fetch("SELECT relation FROM book.relations ORDER BY relation")]
 
+    def has(self, relation: str) -> bool:
+        """Whether it is stored."""
+        return bool(self._fetch(f"SELECT 1 FROM book.relations WHERE relation = {literal(key_of(relation))}"))
+
     def rows(self, relation: str) -> int:
         """How many rows the database file holds for the relation; segments are not counted."""
         key = literal(key_of(relation))
@@ -214,6 +218,11 @@ class Reading:
     def segments(self, relation: str) -> list[Path]:
         """The files of the relation, oldest first."""
         return [segment.path for segment in self.manifest(relation)]
+
+    def files(self, prefix: str) -> list[Path]:
+        """All files whose names begin so, whichever relation has them."""
+        found = self._fetch(f"SELECT DISTINCT file FROM book.segments WHERE starts_with(file, {literal(prefix)})")
+        return [self._segments / file for (file,) in found]
 
     def definitions(self) -> list[Definition]:
         """The catalog, in the order things were put: what depends on another comes after it."""

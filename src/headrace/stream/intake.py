@@ -1,4 +1,4 @@
-"""Intake: rows of a stream in, state rows of every view that reads it out, one epoch a statement.
+"""Intake: rows of a stream in, state rows of all that is kept of it out, one epoch a statement.
 
 The work is done outside the commit: pipelines run over the input wherever
 ``engine/places.py`` says, and only their state rows are handed to the writer. If
@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,32 +21,25 @@ import pyarrow as pa
 from headrace.catalog import Stream
 from headrace.engine import tasks
 from headrace.engine.places import Choice, Place, choose
-from headrace.engine.plan_sql import spark_plan
 from headrace.engine.session import driver_host
-from headrace.engine.spark import Relation, frame_of_rows, frame_of_text, leaf, registered, run_plan
+from headrace.engine.spark import frame_of_rows, frame_of_text
+from headrace.engine.stage import SparkSite, Stage, StateRows
 from headrace.engine.work import Fragment, PipelineCannot, Slice, Work
-from headrace.errors import DataError, ExecutionError
 from headrace.frames import checked_text, in_columns
 from headrace.interrupts import carried, check
 from headrace.parquet_files import spark_frame
-from headrace.plan.nodes import Scan, walk_plan
 from headrace.runtime import Runtime
-from headrace.sample.kept import Sampling
 from headrace.settings import cores
 from headrace.stream.arrow_file import slices_of, spool
 from headrace.stream.csv import CsvOptions, QuotedNewline
 from headrace.stream.files import TextSlice, plan_slices
 from headrace.stream.ring.delivery import Address, Delivery
 from headrace.stream.ring.layout import Layout
-from headrace.types import Schema, arrow_schema, quote
-from headrace.utf8 import HINT, INVALID
-from headrace.view.compiled import InsertPipeline
-from headrace.view.sharing import Sharing
+from headrace.types import Schema, arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-StateRows = dict[str, list[pa.Table]]
 THREAD_BYTES = 8 << 20
 """Files larger than this are read by a thread a core, when they are read in this process."""
 
@@ -105,19 +98,18 @@ class Intake:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.ran: dict[str, Choice] = {}
-        """Where the last insert's pipeline ran, by state relation, and why there."""
-        self._sharing = Sharing(runtime.settings.time_zone)
+        """Where the last insert's stages ran, by state, and why there."""
+        self._made: dict[tuple[str, Callable[..., Fragment]], tuple[tuple[Stage, ...], Fragment]] = {}
 
     def state_rows(
         self,
         stream: Stream,
-        pipelines: Sequence[InsertPipeline],
+        stages: Sequence[Stage],
         given: Input,
         progress: tasks.Progress | None = None,
         delivery: Delivery | None = None,
-        samples: Sequence[Sampling] = (),
     ) -> tuple[int, StateRows]:
-        """How many rows came, and the state rows they leave for each pipeline and each kept sample.
+        """How many rows came, and the state rows they leave for each stage.
 
         With a ``delivery`` that was begun, rows of files and DataFrames go to its ring as they are read.
         """
@@ -125,9 +117,9 @@ class Intake:
         with ExitStack() as scratch:
             while True:
                 try:
-                    return self._state_rows(stream, pipelines, samples, given, forced, progress, delivery)
+                    return self._state_rows(stream, stages, given, forced, progress, delivery)
                 except PipelineCannot as cannot:
-                    # Some value of this input is Spark's business: that pipeline runs by Spark SQL this time.
+                    # Some value of this input is Spark's business: that stage runs by Spark SQL this time.
                     if isinstance(given, Frame) and not forced:
                         given = scratch.enter_context(self.spooled(given))
                     forced.add(cannot.state)
@@ -146,8 +138,7 @@ class Intake:
     def _state_rows(
         self,
         stream: Stream,
-        pipelines: Sequence[InsertPipeline],
-        samples: Sequence[Sampling],
+        stages: Sequence[Stage],
         given: Input,
         forced: set[str],
         progress: tasks.Progress | None,
@@ -156,19 +147,15 @@ class Intake:
         settings = self._runtime.settings
         choices: dict[str, Choice] = {}
         size = _bytes(given)
-        parts: list[InsertPipeline | Sampling] = [*pipelines, *samples]
-        for part in parts:
-            reason = part.reason or ("its values need Spark" if part.state in forced else None)
-            engine = "auto" if part.state in forced else settings.engine
-            choices[part.state] = choose(reason, size, task_bytes=settings.task_bytes, engine=engine)
-            if isinstance(given, Frame) and choices[part.state].place is Place.TASKS and settings.engine == "auto":
-                choices[part.state] = Choice(Place.TASKS, "the rows are in Spark already")
+        for stage in stages:
+            reason = stage.reason or ("its values need Spark" if stage.state in forced else None)
+            engine = "auto" if stage.state in forced else settings.engine
+            choices[stage.state] = choose(reason, size, task_bytes=settings.task_bytes, engine=engine)
+            if isinstance(given, Frame) and choices[stage.state].place is Place.TASKS and settings.engine == "auto":
+                choices[stage.state] = Choice(Place.TASKS, "the rows are in Spark already")
         places = {state: choice.place for state, choice in choices.items()}
-        by_spark = [p for p in pipelines if places[p.state] is Place.SPARK]
-        native = [p for p in pipelines if places[p.state] is not Place.SPARK]
-        feeds = tuple(s.feed for s in samples if places[s.state] is not Place.SPARK)
-        fragments = (*self.fragments(stream, native), *feeds)
-        drawn_by_spark = [s for s in samples if places[s.state] is Place.SPARK]
+        by_spark = [s for s in stages if places[s.state] is Place.SPARK]
+        fragments = self.fragments(stream, [s for s in stages if places[s.state] is not Place.SPARK])
         held = given.schema if isinstance(given, Files) else stream.columns
         options = given.options if isinstance(given, Files) else None
         large = size >= settings.task_bytes and settings.engine in ("auto", "tasks")
@@ -176,22 +163,33 @@ class Intake:
         ring = self._address(delivery, in_tasks or isinstance(given, Frame)) if delivery is not None else None
         work = self.work_of(stream, fragments, held, options, ring)
         total, states = 0, dict[str, list[pa.Table]]()
-        if fragments or not (by_spark or drawn_by_spark) or ring is not None:
+        if fragments or not by_spark or ring is not None:
             again = delivery.spoil if delivery is not None else lambda: None
             total, states = self._native(work, given, in_tasks, progress, again)
-        if by_spark or drawn_by_spark:
+        if by_spark:
             frame, count = self._frame(stream, given)
-            for pipeline in by_spark:
-                states[pipeline.state] = [self._by_spark(pipeline, frame)]
-            for sampling in drawn_by_spark:
-                states |= self._drawn_by_spark(sampling, frame)
+            site = SparkSite(self._runtime.spark, settings.time_zone, self._runtime.worker.write)
+            for stage in by_spark:
+                states |= stage.by_spark(site, frame)
             total = total or (count if count is not None else frame.count())
         self.ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
 
-    def fragments(self, stream: Stream, native: Sequence[InsertPipeline]) -> tuple[Fragment, ...]:
-        """The native pipelines over a stream as one fragment: what they have in common is done once."""
-        return (self._sharing.fragment(stream, native),) if native else ()
+    def fragments(self, stream: Stream, native: Sequence[Stage]) -> tuple[Fragment, ...]:
+        """Native stages over a stream as fragments; those that can do what they have in common once, are one."""
+        together: dict[Callable[..., Fragment], list[Stage]] = {}
+        for stage in native:
+            if stage.together is not None:
+                together.setdefault(stage.together, []).append(stage)
+        alone = (stage.fragment() for stage in native if stage.together is None)
+        return (*(self._together(stream, make, tuple(stages)) for make, stages in together.items()), *alone)
+
+    def _together(self, stream: Stream, make: Callable[..., Fragment], stages: tuple[Stage, ...]) -> Fragment:
+        """Worked out once for each set of them."""
+        known = self._made.get((stream.name, make))
+        if known is None or known[0] != stages:
+            known = self._made[stream.name, make] = (stages, make(stream, stages, self._runtime.settings.time_zone))
+        return known[1]
 
     def work_of(
         self,
@@ -339,35 +337,6 @@ class Intake:
         if not text:
             return frame_of_rows(spark, arrow_schema(stream.columns).empty_table(), stream.columns), 0
         return in_columns(frame_of_text(spark, text, given.options, given.schema, zone), given.schema, stream), None
-
-    def _by_spark(self, pipeline: InsertPipeline, frame: DataFrame) -> pa.Table:
-        spark = self._runtime.spark
-        frames: dict[Relation, DataFrame] = {}
-        for node in walk_plan(pipeline.plan):
-            if isinstance(node, Scan):
-                if node.kind == "stream":
-                    frames[leaf(node)] = frame
-                else:
-                    build = pipeline.builds[node.relation]
-                    self._runtime.worker.write(build)
-                    frames[leaf(node)] = spark_frame(spark, build.path)
-        try:
-            return run_plan(spark, pipeline.plan, frames, primitive=True)
-        except ExecutionError as error:
-            if error.condition != INVALID:
-                raise
-            told = f"the text that {pipeline.state} would keep of these rows is not UTF-8"
-            raise DataError(INVALID, told, hint=HINT) from None
-
-    def _drawn_by_spark(self, sampling: Sampling, frame: DataFrame) -> StateRows:
-        """What a sample draws of the rows Spark SQL lets pass its condition, in the tasks that have them."""
-        scan = next(n for n in walk_plan(sampling.plan) if isinstance(n, Scan))
-        with registered({leaf(scan): frame}) as names:
-            text = spark_plan(sampling.plan, lambda scan: quote(names[leaf(scan)]))
-            passed = self._runtime.spark.sql(text)
-            feed = replace(sampling.feed, where=None)
-            zone = self._runtime.settings.time_zone
-            return tasks.run_frame(passed, Work((feed,), (), feed.columns, None, zone))[1]
 
 
 def needed_columns(read: set[str], held: Schema) -> tuple[str, ...]:

@@ -17,15 +17,18 @@ So after every commit the state holds what is not past, and nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.engine.plan_sql import quote_native
+from headrace.keep.answers import merged_rows
 from headrace.plan.pipelines import State
 from headrace.store import Transaction
-from headrace.types import arrow_schema
-from headrace.view.compiled import Clock, ContinuousView
+
+if TYPE_CHECKING:
+    from headrace.view.continuous import ContinuousView
 
 _DAY = 86_400_000_000
 _LEAST = -(2**63)
@@ -34,6 +37,15 @@ _LEAST = -(2**63)
 def late_count(view: str) -> str:
     """The name a view's late rows are counted under."""
     return f"late {view}"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The oldest and newest time of a grouping's groups, in microseconds, since ``epoch`` altered them."""
+
+    epoch: int
+    oldest: int | None
+    newest: int | None
 
 
 @dataclass
@@ -56,14 +68,19 @@ class Admission:
             tx.count(late_count(self.view.name), self.late)
 
 
-def admit(tx: Transaction, view: ContinuousView, rows: dict[str, pa.Table]) -> Admission:
-    """Take late rows out of ``rows``, state rows by relation, as far as they are the view's."""
+def admit(tx: Transaction, view: ContinuousView, rows: dict[str, pa.Table]) -> Admission | None:
+    """Take late rows out of ``rows``, state rows by state, as far as they are the view's."""
+    if view.plan.retain is None:
+        return None
     admission = Admission(view)
-    if view.plan.retain is not None:
-        for groups in view.plan.states:
-            if groups.name == groups.grouping and view.relation(groups) in rows:
-                _admit(tx, view, groups, view.plan.retain, rows, admission)
+    for groups in view.plan.states:
+        if groups.name == groups.grouping and _ref(view, groups) in rows:
+            _admit(tx, view, groups, view.plan.retain, rows, admission)
     return admission
+
+
+def _ref(view: ContinuousView, state: State) -> str:
+    return view.by_name[state.name].ref
 
 
 def _admit(
@@ -71,11 +88,11 @@ def _admit(
 ) -> None:
     clock = _clock(tx, view, groups)
     states = [s for s in view.plan.states if s.grouping == groups.name]
-    came = rows[view.relation(groups)]
+    came = rows[_ref(view, groups)]
     if clock.newest is not None:
-        for relation, state in [(view.relation(s), s) for s in states if view.relation(s) in rows]:
+        for relation, state in [(_ref(view, s), s) for s in states if _ref(view, s) in rows]:
             rows[relation] = rows[relation].filter(_is_after(state, rows[relation], clock.newest - retain))
-    kept = rows[view.relation(groups)]
+    kept = rows[_ref(view, groups)]
     admission.late += _counted(groups, came) - _counted(groups, kept)
     if not kept.num_rows:
         return
@@ -89,23 +106,22 @@ def _admit(
 
 def _clock(tx: Transaction, view: ContinuousView, groups: State) -> Clock:
     """The times of the stored groups: remembered if the commit that left them was the last to alter them."""
-    altered = tx.last_change(view.relation(groups))
+    altered = tx.last_change(_ref(view, groups))
     known = view.clocks.get(groups.name)
     if known is not None and known.epoch == altered:
         return known
     key = quote_native(_key(groups))
-    source, batches = tx.whole(view.relation(groups), "__appended")
+    source, batches = tx.whole(_ref(view, groups), "__appended")
     found = tx.query(f"SELECT unnest([min({key}), max({key})]) AS {key} FROM {source}", __appended=batches)
     return Clock(altered, *_times(groups, found))
 
 
 def drop_past(tx: Transaction, view: ContinuousView, state: State, past: int) -> pa.Table:
     """Rewrite a state without the groups whose time is ``past`` or before it; returns what stays, merged."""
-    relation = view.relation(state)
-    source, batches = tx.whole(relation, "__appended")
-    rows = tx.query(view.merge_sql(state, source), __appended=batches).cast(arrow_schema(state.schema))
+    kept = view.by_name[state.name]
+    rows = merged_rows(tx, kept)
     left = rows.filter(_is_after(state, rows, past))
-    tx.replace(relation, left, altered=True)
+    tx.replace(kept.ref, left, altered=True)
     return left
 
 

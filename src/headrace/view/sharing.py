@@ -21,8 +21,9 @@ in another's expression. If the shared query fails all the same, every pipeline 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from headrace.catalog import Stream
 from headrace.engine.columns import is_key, is_partial
@@ -30,7 +31,11 @@ from headrace.engine.grouping import Asked, Grouped, Member
 from headrace.engine.native_functions import can_raise
 from headrace.engine.pipelines import JOINED, MASK, Part, Pipeline, Pipelines, Shared
 from headrace.engine.plan_sql import native_plan, quote_native
-from headrace.engine.work import BATCH, Static
+from headrace.engine.spark import run_plan
+from headrace.engine.stage import SparkSite, Stage, StateRows
+from headrace.engine.work import BATCH, Fragment, Static
+from headrace.errors import DataError, ExecutionError
+from headrace.parquet_files import spark_frame
 from headrace.plan.exprs import (
     TRUE,
     Agg,
@@ -47,9 +52,13 @@ from headrace.plan.exprs import (
     substitute,
 )
 from headrace.plan.moments import MOMENTS
-from headrace.plan.nodes import Aggregate, Filter, Join, JoinKind, Node, Project, Scan
+from headrace.plan.nodes import Aggregate, Filter, Join, JoinKind, Leaf, Node, Project, is_leaf, leaves
+from headrace.plan.refs import BuildRef, GivenRef, Ref, StreamRef
 from headrace.types import BIGINT
-from headrace.view.compiled import InsertPipeline
+from headrace.utf8 import HINT, INVALID
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 BITS = 62
 """Views that share a mask: a bigint has room for so many."""
@@ -92,7 +101,7 @@ class _Columns:
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[_Probe, ...], str, str], Column] = {}
 
-    def of(self, scan: Scan, probes: tuple[_Probe, ...] = (), build: str = "") -> tuple[Column, ...]:
+    def of(self, scan: Leaf, probes: tuple[_Probe, ...] = (), build: str = "") -> tuple[Column, ...]:
         """The columns of the stream's scan, or of a build side's that comes after these joins."""
         return tuple(
             self._known.setdefault((probes, build, field), Column.fresh(field, column.type))
@@ -100,33 +109,58 @@ class _Columns:
         )
 
 
-class Sharing:
-    """The pipelines of each stream as one fragment, worked out once for each set of them."""
+@dataclass(frozen=True, eq=False)
+class InsertPipeline(Stage):
+    """One stream pipeline of a view: its plan for Spark SQL, and its native form or why it has none."""
 
-    def __init__(self, zone: str) -> None:
-        self._zone = zone
-        self._known: dict[str, tuple[tuple[InsertPipeline, ...], Pipelines]] = {}
+    state: str
+    plan: Node
+    columns: tuple[str, ...]
+    builds: Mapping[str, Static]
+    """The build sides it probes, by their names in the plan."""
+    native: Pipeline | None
+    reason: str | None
 
-    def fragment(self, stream: Stream, pipelines: Sequence[InsertPipeline]) -> Pipelines:
-        """These native pipelines of the stream, what they share, and what compiled loops can do of a small batch."""
-        wanted = tuple(pipelines)
-        known = self._known.get(stream.name)
-        if known is None or known[0] != wanted:
-            shared = share(stream, wanted, self._zone)
-            plain = {m.state for grouped in group(stream, wanted, self._zone) for m in grouped.members}
-            # A text that must run for one of its states may as well fill them all.
-            mixed = {p.state for s in shared if any(q.state not in plain for q in s.parts) for p in s.parts}
-            grouped = group(stream, [p for p in wanted if p.state not in mixed], self._zone)
-            builds = {build.name: build for p in wanted for build in p.builds.values()}
-            fragment = Pipelines(
-                tuple(p.native for p in wanted if p.native is not None),
-                tuple(dict.fromkeys(c for p in wanted for c in p.columns)),
-                tuple(builds.values()),
-                shared,
-                grouped,
-            )
-            known = self._known[stream.name] = (wanted, fragment)
-        return known[1]
+    @property
+    def together(self) -> Callable[[Stream, Sequence[Any], str], Fragment]:
+        return shared
+
+    def fragment(self) -> Fragment:
+        assert self.native is not None
+        return Pipelines((self.native,), self.columns, tuple(self.builds.values()))
+
+    def by_spark(self, site: SparkSite, frame: DataFrame) -> StateRows:
+        frames: dict[Ref, DataFrame] = {}
+        for leaf in leaves(self.plan):
+            if isinstance(leaf.ref, StreamRef):
+                frames[leaf.ref] = frame
+            else:
+                build = self.builds[leaf.relation]
+                site.written(build)
+                frames[leaf.ref] = spark_frame(site.spark, build.path)
+        try:
+            return {self.state: [run_plan(site.spark, self.plan, frames, primitive=True)]}
+        except ExecutionError as error:
+            if error.condition != INVALID:
+                raise
+            told = "the text that a view would keep of these rows is not UTF-8"
+            raise DataError(INVALID, told, hint=HINT) from None
+
+
+def shared(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> Pipelines:
+    """These native pipelines of the stream, what they share, and what compiled loops can do of a small batch."""
+    shared = share(stream, pipelines, zone)
+    plain = {m.state for grouped in group(stream, pipelines, zone) for m in grouped.members}
+    # A text that must run for one of its states may as well fill them all.
+    mixed = {p.state for s in shared if any(q.state not in plain for q in s.parts) for p in s.parts}
+    builds = {build.name: build for p in pipelines for build in p.builds.values()}
+    return Pipelines(
+        tuple(p.native for p in pipelines if p.native is not None),
+        tuple(dict.fromkeys(c for p in pipelines for c in p.columns)),
+        tuple(builds.values()),
+        shared,
+        group(stream, [p for p in pipelines if p.state not in mixed], zone),
+    )
 
 
 def group(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tuple[Grouped, ...]:
@@ -135,7 +169,7 @@ def group(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tup
     A filter that fails for some row fails the insert, whichever text has it: then each pipeline's own text says so.
     """
     known = _Columns()
-    own = known.of(whole := Scan.of("stream", stream.name, stream.columns))
+    own = known.of(whole := Leaf.of(StreamRef(stream.name), stream.columns))
     scan = replace(whole, scanned=own)
     by_keys: dict[tuple[Expr, ...], list[_Grouping]] = {}
     for pipeline in pipelines:
@@ -207,7 +241,7 @@ def share(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tup
     if len(pipelines) < 2:
         return ()
     known = _Columns()
-    own = known.of(whole := Scan.of("stream", stream.name, stream.columns))
+    own = known.of(whole := Leaf.of(StreamRef(stream.name), stream.columns))
     scan = replace(whole, scanned=own)
     alike: dict[tuple[_Probe, ...], dict[tuple[Expr, ...], list[_Grouping]]] = {}
     for pipeline in pipelines:
@@ -224,7 +258,7 @@ def share(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tup
     return tuple(found)
 
 
-def _joined_once(stream: Scan, groups: Sequence[Sequence[_Grouping]], zone: str) -> list[Shared]:
+def _joined_once(stream: Leaf, groups: Sequence[Sequence[_Grouping]], zone: str) -> list[Shared]:
     """Groupings by different keys, over rows that are joined once for all of them."""
     members = [m for group in groups for m in group]
     common = _in_all(members)
@@ -238,7 +272,7 @@ def _joined_once(stream: Scan, groups: Sequence[Sequence[_Grouping]], zone: str)
     rows = Filter(joined, all_of(wanted)) if wanted else joined
     plan = Project(rows, tuple((Column.fresh(n, c.type), c) for n, c in zip(names, kept, strict=True)))
     over = native_plan(plan, _source, zone=zone)
-    done = Scan("rows", JOINED, names, tuple(kept))
+    done = Leaf(GivenRef(JOINED), names, tuple(kept))
     rest = [
         [replace(m, probes=(), filters=tuple(e for e in m.filters if e not in common)) for m in group]
         for group in groups
@@ -263,7 +297,7 @@ def _grouping(pipeline: InsertPipeline, known: _Columns) -> _Grouping | None:
 
 def _rows(node: Node, builds: Mapping[str, Static], known: _Columns) -> _Rows | None:
     """The rows of a plan, if nothing but filters, projections and build sides lies over the stream."""
-    if isinstance(node, Scan) and node.kind == "stream":
+    if is_leaf(node, StreamRef):
         return _Rows((), (), {c.id: own for c, own in zip(node.scanned, known.of(node), strict=True)})
     if isinstance(node, Join):
         return _probed(node, builds, known)
@@ -284,7 +318,7 @@ def _probed(node: Join, builds: Mapping[str, Static], known: _Columns) -> _Rows 
     # What is computed before the join is computed for rows that find no partner, too.
     if below is None or any(can_raise(e) for e in below.columns.values()):
         return None
-    if not isinstance(side, Scan) or side.kind != "static" or node.kind == "full":
+    if not is_leaf(side, BuildRef) or node.kind == "full":
         return None
     build = builds[side.relation].name
     own = known.of(side, below.probes, build)
@@ -304,7 +338,7 @@ def _turned(part: Expr) -> Expr:
     return part
 
 
-def _shared(stream: Scan, members: Sequence[_Grouping], zone: str) -> Shared:
+def _shared(stream: Leaf, members: Sequence[_Grouping], zone: str) -> Shared:
     probes = members[0].probes
     keys = tuple((Column.fresh(f"k{i}", e.type), e) for i, e in enumerate(members[0].keys))
     common = _in_all(members)
@@ -335,7 +369,7 @@ def _shared(stream: Scan, members: Sequence[_Grouping], zone: str) -> Shared:
     return Shared(wide, narrow if narrow != wide else None, tuple(parts))
 
 
-def _narrowed(scan: Scan, exprs: Sequence[Expr]) -> Scan:
+def _narrowed(scan: Leaf, exprs: Sequence[Expr]) -> Leaf:
     """The scan with those of its columns that the expressions read."""
     read = {c.id for e in exprs for c in columns(e)}
     wanted = [(f, c) for f, c in zip(scan.fields, scan.scanned, strict=True) if c.id in read]
@@ -344,12 +378,12 @@ def _narrowed(scan: Scan, exprs: Sequence[Expr]) -> Scan:
 
 def _joined(rows: Node, probes: Sequence[_Probe]) -> Node:
     for probe in probes:
-        rows = Join(probe.kind, rows, Scan("static", probe.build, probe.fields, probe.columns), probe.condition)
+        rows = Join(probe.kind, rows, Leaf(BuildRef(probe.build), probe.fields, probe.columns), probe.condition)
     return rows
 
 
-def _source(scan: Scan) -> str:
-    return BATCH if scan.kind == "stream" else quote_native(scan.relation)
+def _source(scan: Leaf) -> str:
+    return BATCH if isinstance(scan.ref, StreamRef) else quote_native(scan.relation)
 
 
 def _in_all(members: Sequence[_Grouping]) -> list[Expr]:

@@ -22,9 +22,10 @@ from headrace.plan.nodes import (
     ALWAYS,
     Filter,
     Join,
+    Leaf,
     Node,
     Project,
-    Scan,
+    leaves,
     map_children,
     reads_ungrouped,
     streams_in,
@@ -84,7 +85,7 @@ def _open(node: Node) -> bool:
 
 def _kept_together(node: Join) -> bool:
     """Tables without keys, joined by an equality before the stream: nothing better is known than what was written."""
-    if streams_in(node) or any(isinstance(n, Scan) and n.key for n in walk_plan(node)):
+    if streams_in(node) or any(leaf.key for leaf in leaves(node)):
         return False
     return any(isinstance(p, Call) and p.fn == "=" for p in conjuncts(node.condition))
 
@@ -182,7 +183,7 @@ def _key(node: Node) -> set[int]:
         outer = {e.id: c.id for c, e in node.exprs if isinstance(e, Column)}
         inner = _key(node.child)
         return {outer[i] for i in inner} if inner <= outer.keys() else set()
-    if isinstance(node, Scan):
+    if isinstance(node, Leaf):
         by_name = dict(zip(node.fields, node.scanned, strict=True))
         return {by_name[k].id for k in node.key} if all(k in by_name for k in node.key) else set()
     return set()

@@ -5,7 +5,7 @@ columns of a batch reach the native engine.
 """
 
 from headrace.plan.exprs import Agg, Column, Expr, columns
-from headrace.plan.nodes import Aggregate, Draw, Filter, Join, Node, Project, Scan, Sort, UnionAll, walk_plan
+from headrace.plan.nodes import Aggregate, Draw, Filter, Join, Leaf, Node, Project, Sort, UnionAll, walk_plan
 
 
 def prune_columns(root: Node) -> Node:
@@ -61,7 +61,7 @@ def _outputs(node: Node) -> set[int]:
 
 
 def _prune(node: Node, wanted: set[int], children: tuple[Node, ...]) -> Node:
-    if isinstance(node, Scan):
+    if isinstance(node, Leaf):
         return node.keep(wanted)
     if isinstance(node, Project):
         return Project(children[0], tuple((c, e) for c, e in node.exprs if c.id in wanted))

@@ -11,16 +11,16 @@ inserting thread stands beyond that.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from headrace.plan.pipelines import State
+import pyarrow as pa
+
+from headrace.keep.answers import Answers
+from headrace.keep.kept import Kept, KeptState
 from headrace.runtime import Runtime
 from headrace.store import Transaction
-from headrace.types import arrow_schema
-from headrace.view.compiled import ContinuousView
-from headrace.view.reading import Answers
 
 WORTH = 4
 """How many times its groups a state's appended rows are when they are merged."""
@@ -34,9 +34,8 @@ BACKLOG = 8
 class _Queue:
     """What waits to be merged into one state."""
 
-    relation: str
-    view: ContinuousView
-    state: State
+    kept: Kept
+    state: KeptState
     rows: int
     """Rows appended since the last merge: these at most."""
     groups: int
@@ -46,9 +45,10 @@ class _Queue:
 class Compaction:
     """Keeps the appended rows of every state short."""
 
-    def __init__(self, runtime: Runtime, views: Mapping[str, ContinuousView], answers: Answers) -> None:
+    def __init__(self, runtime: Runtime, owner: Callable[[str], Kept | None], answers: Answers) -> None:
         self._runtime = runtime
-        self._views = views
+        self._owner = owner
+        """Whose a state is, by its reference; None if it is nobody's any more."""
         self._answers = answers
         self._queues: dict[str, _Queue] = {}
         self._counting = threading.Lock()
@@ -71,6 +71,11 @@ class Compaction:
         for at in range(0, len(due), TOGETHER):
             self._try(due[at : at + TOGETHER], wait=False)
 
+    def now(self, kept: Kept) -> None:
+        """Merge all of a relation's states, however little there is to merge."""
+        queues = [q for state in kept.states if (q := self._queue(state.ref)) is not None]
+        self._merge(queues, wait=True, due_or_not=True)
+
     def _is_due(self, queue: _Queue, times: int = 1) -> bool:
         # Merging costs as much as there are groups: it waits for rows enough to be worth it.
         return queue.rows > times * max(self._runtime.settings.compact_rows, WORTH * queue.groups)
@@ -84,22 +89,23 @@ class Compaction:
                 for queue in queues:  # one that cannot be merged must not keep the others from it
                     self._try([queue], wait=wait)
             return
-        with self._runtime.tidying.after(f"merging {queues[0].relation}"):
+        with self._runtime.tidying.after(f"merging {_label(queues[0])}"):
             self._merge(queues, wait=wait)
 
-    def _merge(self, queues: Sequence[_Queue], *, wait: bool) -> None:
+    def _merge(self, queues: Sequence[_Queue], *, wait: bool, due_or_not: bool = False) -> None:
         """Merge states in one epoch; one that a query reads is left out, unless told to wait."""
         version = self._runtime.catalog.version
         taken: dict[_Queue, int] = {}
+        merged: dict[_Queue, pa.Table] = {}
 
         def work(tx: Transaction) -> dict[_Queue, tuple[int, int]]:
             done: dict[_Queue, tuple[int, int]] = {}
             for queue in due:
-                # The writer knows of a view dropped or begun again before this process's views do.
-                known = self._views.get(queue.view.name.lower()) is queue.view
-                if known and self._runtime.writer_version == version:
-                    rows = self._answers.merged(tx, queue.view, queue.state)
-                    tx.replace(queue.relation, rows.cast(arrow_schema(queue.state.schema)))
+                # The writer knows of a relation dropped or begun again before this process does.
+                if self._owner(queue.state.ref) is queue.kept and self._runtime.writer_version == version:
+                    rows = self._answers.merged(tx, queue.kept, queue.state).cast(queue.state.schema)
+                    tx.replace(queue.state.ref, rows)
+                    merged[queue] = rows
                     with self._counting:  # inserts that are committed after this count again
                         taken[queue], queue.rows = queue.rows, 0
                     done[queue] = int(rows.num_rows), tx.epoch
@@ -108,12 +114,14 @@ class Compaction:
             return done
 
         with ExitStack() as held:
-            free = [q for q in queues if held.enter_context(self._answers.compacting(q.view, wait=wait))]
-            due = [q for q in free if self._is_due(q)]  # others who waited for the same query may have done it
+            free = [q for q in queues if held.enter_context(self._answers.compacting(q.kept, wait=wait))]
+            due = [
+                q for q in free if due_or_not or self._is_due(q)
+            ]  # others who waited for the same query may have done it
             if not due:
                 return
             try:
-                done = self._runtime.store.commit(work, label=f"compact {', '.join(q.relation for q in due)}")
+                done = self._runtime.store.commit(work, label=f"compact {', '.join(map(_label, due))}")
             except BaseException:
                 with self._counting:
                     for queue, rows in taken.items():
@@ -121,30 +129,34 @@ class Compaction:
                 raise
             for queue, (groups, epoch) in done.items():
                 queue.groups = groups
-                self._answers.rewritten(queue.view, queue.state, epoch)
+                self._answers.rewritten(queue.kept, queue.state, epoch)
+                queue.kept.merged(queue.state, merged[queue])
 
-    def _queue(self, relation: str, appended: int = 0) -> _Queue | None:
-        """What waits for a state relation, ``appended`` rows more than before."""
-        known = self._queues.get(relation)
-        if known is None or self._views.get(known.view.name.lower()) is not known.view:
-            found = self._found(relation)
+    def _queue(self, ref: str, appended: int = 0) -> _Queue | None:
+        """What waits for a state, ``appended`` rows more than before."""
+        known = self._queues.get(ref)
+        if known is None or self._owner(ref) is not known.kept:
+            found = self._found(ref)
             with self._counting:
-                if self._queues.get(relation) is known:
+                if self._queues.get(ref) is known:
                     if found is not None:
-                        self._queues[relation] = found
+                        self._queues[ref] = found
                     return found  # as the store has it, with what was appended
-                known = self._queues[relation]
+                known = self._queues[ref]
         with self._counting:
             known.rows += appended
         return known
 
-    def _found(self, relation: str) -> _Queue | None:
-        for view in list(self._views.values()):
-            for state in view.plan.states:
-                if view.relation(state) == relation:
-                    with self._runtime.store.read() as snapshot:
-                        if relation.lower() not in snapshot.relations():
-                            return None
-                        groups, rows = snapshot.queued(relation)
-                    return _Queue(relation, view, state, rows, groups)
-        return None
+    def _found(self, ref: str) -> _Queue | None:
+        kept = self._owner(ref)
+        if kept is None:
+            return None
+        with self._runtime.store.read() as snapshot:
+            if not snapshot.has(ref):
+                return None
+            groups, rows = snapshot.queued(ref)
+        return _Queue(kept, next(s for s in kept.states if s.ref == ref), rows, groups)
+
+
+def _label(queue: _Queue) -> str:
+    return f"{queue.kept.relation.kind} {queue.kept.name} {queue.state.name}"

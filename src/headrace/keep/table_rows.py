@@ -16,7 +16,8 @@ import pyarrow as pa
 from headrace import tables
 from headrace.catalog import Table
 from headrace.engine.plan_sql import quote_native
-from headrace.engine.spark import Relation, leaf
+from headrace.plan.nodes import is_leaf
+from headrace.plan.refs import Ref, TableRef
 from headrace.query import Prepared
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
@@ -46,15 +47,15 @@ class TableRows:
         with self._guard:
             return sum(h.rows.nbytes for h in self._held.values() if h.rows is not None)
 
-    def of(self, snapshot: Snapshot, prepared: Prepared, room: int) -> dict[Relation, pa.Table]:
+    def of(self, snapshot: Snapshot, prepared: Prepared, room: int) -> dict[Ref, pa.Table]:
         """The rows of those tables of a plan that are held; ``room`` bytes more may be."""
-        wanted: dict[Relation, set[str]] = {}
+        wanted: dict[Ref, set[str]] = {}
         for scan in prepared.scans:
-            if scan.kind == "table":
-                wanted.setdefault(leaf(scan), set()).update(scan.fields)
-        found: dict[Relation, pa.Table] = {}
+            if is_leaf(scan, TableRef):
+                wanted.setdefault(scan.ref, set()).update(scan.fields)
+        found: dict[Ref, pa.Table] = {}
         for key, fields in wanted.items():
-            table = self._runtime.catalog.find(key[1])
+            table = self._runtime.catalog.find(key.name)
             if isinstance(table, Table) and table.files is None and fields:
                 rows = self._rows(snapshot, table, fields, room)
                 if rows is not None:

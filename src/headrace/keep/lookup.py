@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.plan.exprs import Call, Column, Expr, Literal, conjuncts, substitute
-from headrace.plan.nodes import Filter, Node, Project, Scan
+from headrace.plan.nodes import Filter, Node, Project, is_leaf
 from headrace.plan.pipelines import State
+from headrace.plan.refs import StateRef
 from headrace.types import BIGINT
 
 
@@ -106,7 +107,7 @@ def lookup_of(plan: Node, states: Mapping[str, State]) -> Lookup | None:
             outputs = [substitute(e, below) for e in outputs]
             conditions = [substitute(e, below) for e in conditions]
         node = node.child
-    if not isinstance(node, Scan) or node.kind != "state" or not all(c.type.is_native for c in plan.output):
+    if not is_leaf(node, StateRef) or not all(c.type.is_native for c in plan.output):
         return None
     state = states[node.relation]
     fields = {c.id: f for f, c in zip(node.fields, node.scanned, strict=True)}

@@ -1,0 +1,131 @@
+"""What all relations of a catalog have in common, and the kinds there are.
+
+A kind is one file of this folder: a frozen class with its JSON, its DESCRIBE and how it stands to others. Whoever needs
+to know something of a relation asks it; nobody asks what kind it is of. A kind that a program brings along is
+registered the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote
+
+from headrace.errors import CatalogError, Position, SqlError
+from headrace.types import Field, Schema, from_spark
+
+Note = tuple[str, str, str]
+"""A line of DESCRIBE: what, its value, and a remark."""
+_LONGEST_FILE_NAME = 170
+"""Filesystems take 255 bytes; others are added to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A named thing with columns. What it *is*, never what it holds."""
+
+    name: str
+    columns: Schema
+    number: int = field(default=0, kw_only=True)
+    """What it is known by: no other relation of its database ever has it, under whatever name."""
+
+    kind: ClassVar[str]
+    """What it is called in SQL: ``DROP SAMPLE``."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The relations it is defined over."""
+        return ()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a keeper keeps state for it, fed by what it reads."""
+        return False
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether rows come by it and are not kept."""
+        return False
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        return ()
+
+    def refuse_rows(self, position: Position | None) -> None:
+        """An error unless rows can be inserted into it."""
+        raise CatalogError(
+            f"CANNOT_INSERT_INTO_{self.kind.upper()}",
+            f"{self.name} is a {self.kind}",
+            position=position,
+            hint=f"insert into what it reads: {', '.join(self.reads)}",
+        )
+
+    def refuse_in_view(self, position: Position | None) -> None:
+        """An error unless a continuous view may read it."""
+
+    def refuse_beside_stream(self) -> None:
+        """An error unless a query of a stream may read it, too."""
+
+    def notes(self, kept: Sequence[Note]) -> list[Note]:
+        """What DESCRIBE says of it after its columns, with what its keeper has to say."""
+        return [("# kind", self.kind, ""), *kept]
+
+    def body(self) -> dict[str, Any]:
+        """What its definition says beside its columns, as plain data."""
+        return {}
+
+    @classmethod
+    def of_body(cls, name: str, columns: Schema, body: Mapping[str, Any]) -> Relation:
+        """The relation whose :meth:`body` this is."""
+        return cls(name, columns)
+
+
+KINDS: dict[str, type[Relation]] = {}
+"""The kinds of relations, by what they are called."""
+R = TypeVar("R", bound=type[Relation])
+
+
+def kind(relation: R) -> R:
+    """Register a kind, as a decorator of its class."""
+    KINDS[relation.kind] = relation
+    return relation
+
+
+def to_json(relation: Relation) -> dict[str, Any]:
+    """A definition as plain data, for the store."""
+    return {"columns": [[f.name, f.type.declared, f.nullable] for f in relation.columns], **relation.body()}
+
+
+def from_json(name: str, kind: str, body: Mapping[str, Any]) -> Relation:
+    """The definition :func:`to_json` wrote."""
+    columns = tuple(Field(n, from_spark(t), nullable) for n, t, nullable in body["columns"])
+    if kind not in KINDS:
+        raise CatalogError(
+            "RELATION_KIND_UNKNOWN",
+            f"{name} is a {kind}, and nothing here knows what that is",
+            hint="import the package that brought it along, then open the database",
+        )
+    return KINDS[kind].of_body(name, columns, body)
+
+
+def file_name(name: str) -> str:
+    """A name as part of a file's name: one of its own, whatever characters it has and however long it is.
+
+    >>> file_name("low stock"), len(file_name("s" * 1000)), file_name("s" * 1000) == file_name("s" * 1001)
+    ('low%20stock', 165, False)
+    """
+    quoted = quote(name, safe="")
+    if len(quoted) <= _LONGEST_FILE_NAME:
+        return quoted
+    return f"{quoted[:100]}~{hashlib.sha256(quoted.encode()).hexdigest()}"
+
+
+def check_names(relation: Relation, position: Position | None = None) -> None:
+    """An error for names no relation or column can have: empty ones, and what no text holds."""
+    for what, name in (("relation", relation.name), *(("column", f.name) for f in relation.columns)):
+        if not name or "\0" in name:
+            said = "is empty" if not name else "holds a NUL character"
+            condition = "INVALID_SCHEMA_OR_RELATION_NAME" if what == "relation" else "INVALID_COLUMN_NAME"
+            raise SqlError(condition, f"the name of a {what} {said}", position=position, hint="give it another name")

@@ -1,0 +1,51 @@
+"""Views: named queries, kept if they read a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from headrace.catalog.relation import Note, Relation, kind
+from headrace.types import Schema
+
+
+@kind
+@dataclass(frozen=True, slots=True)
+class View(Relation):
+    """A named query. ``continuous`` when it reads a stream: then it owns state.
+
+    ``types`` remembers what Spark's analyzer said of expressions Headrace does not
+    know, so that reopening a database does not need Spark.
+    """
+
+    kind: ClassVar[str] = "view"
+
+    text: str
+    continuous: bool
+    reads: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_kept(self) -> bool:
+        return self.continuous
+
+    def notes(self, kept: Sequence[Note]) -> list[Note]:
+        return [
+            ("# kind", "continuous view" if self.continuous else "view", ""),
+            ("# reads", ", ".join(self.reads), ""),
+            *kept,
+            ("# text", self.text.strip(), ""),
+        ]
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "text": self.text,
+            "continuous": self.continuous,
+            "reads": list(self.reads),
+            "types": dict(self.types),
+        }
+
+    @classmethod
+    def of_body(cls, name: str, columns: Schema, body: Mapping[str, Any]) -> View:
+        return View(name, columns, body["text"], body["continuous"], tuple(body["reads"]), dict(body["types"]))

@@ -1,0 +1,157 @@
+"""The keeper: founds, feeds, merges, reads, restarts, drops and reopens whatever is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.catalog import Catalog, Relation, Stream
+from headrace.engine.stage import StateRows
+from headrace.engine.work import is_grouped
+from headrace.errors import CatalogError
+from headrace.interrupts import Lock
+from headrace.keep.answers import Answers, Others
+from headrace.keep.compaction import Compaction
+from headrace.keep.family import FAMILIES, Family
+from headrace.keep.kept import Kept
+from headrace.runtime import Runtime
+from headrace.store import Snapshot, Transaction
+from headrace.store.transaction import BATCH_ROWS
+
+
+class Keeper:
+    """All that one open database keeps."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.answers = Answers(runtime)
+        self._kept: dict[str, Kept] = {}
+        self._owners: dict[str, Kept] = {}
+        """By the references to their states."""
+        self._reopening = Lock()
+        self.compaction = Compaction(runtime, self.owner, self.answers)
+
+    # Who there is
+
+    def of(self, relation: Relation) -> Kept | None:
+        """The kept relation of a definition, compiled at first need; None if it is no more."""
+        kept = self._kept.get(relation.name.lower())
+        if kept is not None:
+            return kept if kept.relation is relation else None
+        with self._reopening:
+            kept = self._kept.get(relation.name.lower())
+            if kept is None and self.runtime.catalog.find(relation.name) is relation:
+                with self.runtime.store.read() as snapshot:
+                    kept = self.family(relation).reopened(self, relation, snapshot)
+                self.enter(kept)
+            return kept if kept is not None and kept.relation is relation else None
+
+    def get(self, name: str) -> Any:
+        """The kept relation of this name; :class:`CatalogError` if there is none."""
+        relation = self.runtime.catalog.find(name)
+        kept = self.of(relation) if relation is not None and relation.is_kept else None
+        if kept is None:
+            raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"{name} is kept no more", hint="ask again")
+        return kept
+
+    def with_below(self, names: Iterable[str]) -> Others:
+        """The kept relations of these names, and all that they read at each evaluation."""
+        found: dict[str, Kept] = {}
+        wanted = list(names)
+        while wanted:
+            name = wanted.pop().lower()
+            if name not in found:
+                found[name] = self.get(name)
+                wanted += [ref.name for ref in found[name].below]
+        return found
+
+    def owner(self, state: str) -> Kept | None:
+        """Whose a state is, by its reference; None if it is nobody's any more."""
+        return self._owners.get(state)
+
+    def family(self, relation: Relation) -> Family:
+        return FAMILIES[relation.kind]
+
+    def build_sides(self) -> set[Path]:
+        """The files of build sides that are there."""
+        with self.runtime.store.read() as snapshot:
+            return set(snapshot.files("static_"))
+
+    # Life and death; the definer commits
+
+    @contextmanager
+    def begun(self, relation: Relation, plan: Any) -> Iterator[Kept]:
+        """The relation compiled, to be founded by the commit of the block."""
+        with self.family(relation).begun(self, relation, plan) as kept:
+            yield kept
+
+    def enter(self, kept: Kept) -> None:
+        """It is committed."""
+        before = self._kept.get(kept.key)
+        self._kept[kept.key] = kept
+        if before is not None:
+            self._disown(before)
+        self._owners |= {state.ref: kept for state in kept.states}
+
+    def leave(self, kept: Kept) -> None:
+        """It is dropped."""
+        if self._kept.get(kept.key) is kept:
+            del self._kept[kept.key]
+        self._disown(kept)
+
+    def _disown(self, kept: Kept) -> None:
+        for state in kept.states:
+            if self._owners.get(state.ref) is kept:
+                del self._owners[state.ref]
+
+    def forget(self, kept: Kept) -> None:
+        """Let go of what was kept in memory for a relation that is no more."""
+        with self.runtime.tidying.after(f"forgetting what was kept of {kept.name}"):
+            self.answers.forget(kept)
+            used = {static.name for other in list(self._kept.values()) for static in other.statics.values()}
+            self.runtime.worker.forget([s.name for s in kept.statics.values() if s.name not in used])
+
+    # Inserts
+
+    def fed(self, stream: Stream, catalog: Catalog) -> list[Kept]:
+        """What is kept of a stream in this catalog; others may come and go meanwhile."""
+        readers = catalog.all_dependents(stream.name)
+        return [kept for r in readers if r.is_kept and (kept := self.of(r)) is not None]
+
+    def add(self, tx: Transaction, fed: Sequence[Kept], rows: StateRows) -> tuple[dict[str, int], dict[str, int]]:
+        """Add an insert's state rows, in its commit.
+
+        Returns how many of its rows came too late, by relation, and the epochs of states that lie merged as they are.
+        """
+        states = {state: pa.concat_tables(tables) for state, tables in rows.items() if tables}
+        admissions = [(k, a) for k in fed if (a := k.admit(tx, states)) is not None]
+        filled: dict[str, int] = {}
+        for state in [state for state, found in rows.items() if _fills(tx, state, found)]:
+            tx.replace(state, states.pop(state), altered=True)
+            filled[state] = tx.epoch
+        tx.append_batches(states)
+        for _, admission in admissions:
+            admission.settle(tx)
+        return {kept.name: a.late for kept, a in admissions if a.late}, filled
+
+    def after(self, rows: StateRows) -> None:
+        """Merge what is due, now that an insert has added these state rows."""
+        appended = {state: sum(t.num_rows for t in added) for state, added in rows.items()}
+        groups = {state: max((t.num_rows for t in added if is_grouped(t)), default=0) for state, added in rows.items()}
+        self.compaction.after(appended, groups)
+
+    # Queries
+
+    def rows(self, snapshot: Snapshot, name: str, others: Others | None = None, *, patient: bool = True) -> pa.Table:
+        """All rows of a kept relation as of a snapshot."""
+        known: Mapping[str, Kept] = others if others is not None else self.with_below([name])
+        return self.answers.rows(snapshot, known[name.lower()], known, patient=patient)
+
+
+def _fills(tx: Transaction, state: str, rows: Sequence[pa.Table]) -> bool:
+    """Whether these rows are all of a state that was empty, and need no merge; few are not worth the question."""
+    return len(rows) == 1 and rows[0].num_rows > BATCH_ROWS and is_grouped(rows[0]) and tx.rows(state) == 0

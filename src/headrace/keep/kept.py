@@ -1,0 +1,106 @@
+"""What a kept relation is to its keeper: states, the stages that change them, and how its rows are made of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from headrace.catalog import Note, Relation
+from headrace.engine.stage import Stage
+from headrace.engine.work import Static
+from headrace.plan.nodes import Node
+from headrace.plan.pipelines import State
+from headrace.plan.refs import KeptRef, TableRef
+from headrace.store import Snapshot, Transaction
+
+if TYPE_CHECKING:
+    from headrace.keep.answers import Evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class KeptState:
+    """Rows that merge, stored by the keeper."""
+
+    name: str
+    """Its name within the relation."""
+    ref: str
+    """The store's reference to it."""
+    schema: pa.Schema
+    merge: Callable[[str], str]
+    """Native SQL that merges its rows, read from a source, into as few as there need be."""
+    folds: State | None = None
+    """Its columns, if its rows can be folded in memory (``resident.py``)."""
+
+
+class Admission(Protocol):
+    """What one commit means for a relation that does not take every state row."""
+
+    late: int
+    """Rows that came too late."""
+
+    def settle(self, tx: Transaction) -> None:
+        """Once the admitted rows were added, in the same commit."""
+
+
+class Kept(ABC):
+    """One kept relation, compiled from its definition."""
+
+    relation: Relation
+    states: Sequence[KeptState]
+    statics: Mapping[str, Static] = MappingProxyType({})
+    """Build sides its stages probe, by their names in its plan."""
+    tables: Sequence[TableRef] = ()
+    """Tables read at each evaluation: their changes show in the next one."""
+    below: Sequence[KeptRef] = ()
+    """Kept relations read at each evaluation, at the same epoch as its own states."""
+
+    upper: Node | None = None
+    """The plan over its states that gives its rows, if it is one."""
+
+    @property
+    def name(self) -> str:
+        return self.relation.name
+
+    @property
+    def key(self) -> str:
+        return self.relation.name.lower()
+
+    @cached_property
+    def by_name(self) -> Mapping[str, KeptState]:
+        return {state.name: state for state in self.states}
+
+    @abstractmethod
+    def stages(self, stream: str) -> Sequence[Stage]:
+        """What an insert into the stream runs."""
+
+    @abstractmethod
+    def evaluate(self, given: Evaluation) -> pa.Table:
+        """Its rows as of a snapshot."""
+
+    def found(self, tx: Transaction) -> None:
+        """Begin: make its states, empty, in the commit that defines it."""
+        for state in self.states:
+            tx.create_relation(state.ref, state.schema)
+
+    def leave(self, tx: Transaction) -> None:
+        """End: drop all it owns."""
+        for state in self.states:
+            tx.drop_relation(state.ref)
+
+    def admit(self, tx: Transaction, rows: dict[str, pa.Table]) -> Admission | None:
+        """Look at state rows before they are added; take out what is late, or raise to refuse the commit."""
+        return None
+
+    def merged(self, state: KeptState, rows: pa.Table) -> None:
+        """Its state was merged into these rows, in a commit that changed no answer."""
+        return
+
+    def notes(self, snapshot: Snapshot, rows: Callable[[], pa.Table]) -> list[Note]:
+        """What DESCRIBE says of what is kept; ``rows`` has all its rows."""
+        return []

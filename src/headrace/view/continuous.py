@@ -1,0 +1,123 @@
+"""A continuous view: a split plan that is kept (000 §4.2.4).
+
+*init* materialises the static build sides (``making.py``); *insert* runs the stream pipelines of
+whatever stream the rows came by; *query* merges states and runs the upper pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from headrace.catalog import Note, View
+from headrace.keep.answers import Evaluation
+from headrace.keep.kept import Kept
+from headrace.parquet_files import footer_of
+from headrace.plan.nodes import Node, leaves, tables_in
+from headrace.plan.pipelines import SplitPlan
+from headrace.plan.refs import KeptRef, RelationRef, TableRef
+from headrace.sql.options import span_text
+from headrace.store import Snapshot, Transaction
+from headrace.view import retention
+from headrace.view.compiled import Compiled
+from headrace.view.sharing import InsertPipeline
+from headrace.wording import counted
+
+R = TypeVar("R", bound=RelationRef)
+
+
+class ContinuousView(Kept):
+    """A view's split plan, compiled and stored."""
+
+    relation: View
+
+    def __init__(self, view: View, compiled: Compiled, first: Mapping[str, pa.Table] | None = None) -> None:
+        self.relation = view
+        self.compiled = compiled
+        self.states = tuple(compiled.states.values())
+        self.statics = compiled.statics
+        self.tables = _refs(compiled.plan.upper, TableRef)
+        self.below = _refs(compiled.plan.upper, KeptRef)
+        self.upper = compiled.plan.upper
+        self.first = first or {}
+        """State rows it is founded with, by state: a UNION ALL branch that reads only tables adds to them once."""
+        self.clocks: dict[str, retention.Clock] = {}
+        """What the writer knows of the times of each grouping, for a view that retains."""
+
+    @property
+    def plan(self) -> SplitPlan:
+        return self.compiled.plan
+
+    @property
+    def pipelines(self) -> Mapping[str, tuple[InsertPipeline, ...]]:
+        return self.compiled.pipelines
+
+    @property
+    def frozen_tables(self) -> tuple[str, ...]:
+        """Tables joined below the first grouping: read once, when the view was made (000 §4.2.7)."""
+        return tuple(sorted({t for s in self.plan.statics for t in tables_in(s.plan)}))
+
+    def stages(self, stream: str) -> Sequence[InsertPipeline]:
+        return self.pipelines.get(stream.lower(), ())
+
+    def evaluate(self, given: Evaluation) -> pa.Table:
+        return given.finished(self.plan.upper)
+
+    def found(self, tx: Transaction) -> None:
+        super().found(tx)
+        if self.statics:
+            relation = static_relation(self.name)
+            files = {name: static.path for name, static in self.statics.items()}
+            tx.create_relation(relation, pa.schema([("name", pa.string()), ("file", pa.string())]))
+            tx.append(relation, pa.table({"name": list(files), "file": [f.name for f in files.values()]}))
+            for file in set(files.values()):
+                tx.add_segment(relation, file, footer_of(file).num_rows)
+        first = dict(self.first)
+        admission = self.admit(tx, first)
+        tx.append_batches(first)
+        if admission is not None:
+            admission.settle(tx)
+
+    def leave(self, tx: Transaction) -> None:
+        super().leave(tx)
+        if self.statics:
+            tx.drop_relation(static_relation(self.name))
+        tx.forget_count(retention.late_count(self.name))
+
+    def admit(self, tx: Transaction, rows: dict[str, pa.Table]) -> retention.Admission | None:
+        return retention.admit(tx, self, rows)
+
+    def notes(self, snapshot: Snapshot, rows: Callable[[], pa.Table]) -> list[Note]:
+        notes: list[Note] = []
+        if self.frozen_tables:
+            since = f"as they were at epoch {snapshot.created(static_relation(self.name))}"
+            again = f"{since}; REFRESH VIEW {self.name} RESTART reads them anew and counts from then"
+            notes.append(("# read once", ", ".join(self.frozen_tables), again))
+        if self.tables:
+            notes.append(
+                ("# read at each query", ", ".join(t.name for t in self.tables), "changes show in the next query")
+            )
+        if self.below:
+            notes.append(("# read at each query", ", ".join(k.name for k in self.below), "at the same commit"))
+        if self.plan.retain is not None:
+            late = snapshot.counts().get(retention.late_count(self.name).lower(), 0)
+            times = dict.fromkeys(s.labels[s.time] for s in self.plan.states if s.time is not None)
+            note = f"by {', '.join(times)}; {counted(late, 'row')} came too late"
+            notes.append(("# retain", span_text(self.plan.retain), note))
+        for state in self.plan.states:
+            columns = counted(len(state.keys), "key column")
+            notes.append((f"# state {state.name}", ", ".join(state.labels), f"{state.kind}, {columns}"))
+        return notes
+
+
+def static_relation(view: str) -> str:
+    """The store's name for a view's static build sides."""
+    return f"static {view}"
+
+
+def _refs(plan: Node, kind: type[R]) -> tuple[R, ...]:
+    """What a plan reads of a kind, each once, by name."""
+    found = {leaf.ref for leaf in leaves(plan) if isinstance(leaf.ref, kind)}
+    return tuple(sorted(found, key=lambda ref: ref.name))

@@ -1,0 +1,236 @@
+"""How a continuous view is made of CREATE VIEW, begun, and reopened."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace import query
+from headrace.catalog import Catalog, Relation, View
+from headrace.engine.analyzer import SparkAnalyzer
+from headrace.errors import NotYetSupported, SqlError, StoreError
+from headrace.keep.family import Family, family
+from headrace.keep.keeper import Keeper
+from headrace.keep.kept import Kept
+from headrace.parquet_files import write_parquet
+from headrace.plan.nodes import Node, Project, leaves, streams_in
+from headrace.plan.pipelines import SplitPlan
+from headrace.plan.rules import optimize
+from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
+from headrace.plan.split import split
+from headrace.runtime import Runtime
+from headrace.sql.binder import Binder
+from headrace.sql.nondeterminism import refuse_nondeterministic
+from headrace.sql.spark_blocks import QueryAnalyzer
+from headrace.sql.statements import CreateView, parse
+from headrace.store import Snapshot, Transaction, writing
+from headrace.types import Field, Schema
+from headrace.view.compiled import Compiled, statics_of
+from headrace.view.continuous import ContinuousView, static_relation
+from headrace.wording import counted
+
+
+@family
+class Views(Family):
+    """Views; those that read a stream are kept."""
+
+    relation = View
+    statement = CreateView
+
+    def defined(self, keeper: Keeper, statement: CreateView, analyzer: SparkAnalyzer) -> tuple[View, SplitPlan | None]:
+        catalog = keeper.runtime.catalog
+        reads = reads_of(statement, catalog)
+        if any(catalog.get(name).is_stream for name in reads):
+            refuse_nondeterministic(statement.query)  # before Spark is started to give such a function its type
+        plan, schema = split_view(statement, catalog, analyzer)
+        if plan is not None:
+            refuse_nondeterministic(statement.query)
+        return View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers)), plan
+
+    def compiled(self, keeper: Keeper, relation: Relation, plan: SplitPlan) -> ContinuousView:
+        return self._compiled(keeper, relation, plan, {})
+
+    def _compiled(self, keeper: Keeper, view: Relation, plan: SplitPlan, files: Mapping[str, Path]) -> ContinuousView:
+        assert isinstance(view, View)
+        zone = keeper.runtime.settings.time_zone
+        compiled = Compiled(plan, statics_of(files), zone, lambda state: f"state {view.name} {state}")
+        return ContinuousView(view, compiled)
+
+    def plan_of(self, kept: ContinuousView) -> SplitPlan:
+        return kept.plan
+
+    @contextmanager
+    def begun(self, keeper: Keeper, relation: Relation, plan: SplitPlan) -> Iterator[Kept]:
+        """Its static build sides written; those that no other view has go again if the block raises."""
+        runtime = keeper.runtime
+        files: dict[str, Path] = {}
+        known = keeper.build_sides() if plan.statics else set()
+        others = frozenset(known)
+        try:
+            for static in plan.statics:
+                rows = query.run_now(runtime, static.plan)
+                files[static.name] = _build_side(runtime, rows.rename_columns([f.name for f in static.schema]), known)
+                known.add(files[static.name])
+            view = self._compiled(keeper, relation, plan, files)
+            view.first = {p.state: query.run_now(runtime, p.plan) for p in view.compiled.initial}
+            _ = view.pipelines  # compiled now, so that an error comes before the view is committed
+            yield view
+        except BaseException:
+            for file in set(files.values()) - others:
+                runtime.store.let_go(file)
+            raise
+
+    def reopened(self, keeper: Keeper, relation: Relation, snapshot: Snapshot) -> ContinuousView:
+        assert isinstance(relation, View)
+        statement = parse(relation.text)
+        assert isinstance(statement, CreateView)
+        plan, _ = split_view(statement, keeper.runtime.catalog, keeper.runtime.analyzer(relation.types))
+        assert plan is not None
+        view = self._compiled(keeper, relation, plan, _static_files(snapshot, relation.name))
+        _bring_up_to_date(keeper.runtime, snapshot, view)
+        return view
+
+    def created(self, kept: ContinuousView) -> str:
+        return f"continuous view {kept.name} created{_frozen_note(kept)}"
+
+    def restarted(self, kept: ContinuousView) -> str:
+        return f"{kept.name} counts from now{_frozen_note(kept)}"
+
+    def refreshed(self, keeper: Keeper, kept: ContinuousView, rows: int) -> str:
+        last = keeper.answers.last(kept.name)
+        when = f" as of epoch {last.epoch}, computed in {1000 * last.seconds:,.1f} ms" if last is not None else ""
+        return f"{kept.name} has {counted(rows, 'row')}{when}"
+
+
+def _frozen_note(view: ContinuousView) -> str:
+    if not view.frozen_tables:
+        return ""
+    return (
+        f"; {', '.join(view.frozen_tables)} read now, once: "
+        f"later changes there will not show until REFRESH VIEW {view.name} RESTART"
+    )
+
+
+def _build_side(runtime: Runtime, rows: pa.Table, known: Collection[Path]) -> Path:
+    """A file of these rows: one of those that are known if it holds the same, else a new one.
+
+    Files are the same if their bytes are, and a file's name tells its bytes. Spark's workers, which outlive
+    databases, keep build sides by that name. Only files of living views may be known: one that nobody names
+    any more may be deleted at any time.
+    """
+    written = runtime.scratch_file(".parquet")
+    try:
+        with writing(written):
+            write_parquet(rows.combine_chunks(), written)
+        with written.open("rb") as bytes_:
+            name = f"static_{hashlib.file_digest(bytes_, 'sha256').hexdigest()[:40]}"
+        if same := next((file for file in known if file.name.startswith(f"{name}-")), None):
+            return same
+        file = runtime.store.new_segment(name)
+        with writing(file):
+            os.replace(written, file)
+        return file
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _static_files(snapshot: Snapshot, view: str) -> dict[str, Path]:
+    """The files of a stored view's static build sides, by their names in its plan."""
+    if not snapshot.has(static_relation(view)):
+        return {}
+    by_file = {p.name: p for p in snapshot.segments(static_relation(view))}
+    rows = snapshot.scan(static_relation(view)).to_pylist()
+    return {row["name"]: by_file[row["file"]] for row in rows}
+
+
+def _bring_up_to_date(runtime: Runtime, snapshot: Snapshot, view: ContinuousView) -> None:
+    """Keep the states an earlier Headrace left in the types this one gives them.
+
+    Earlier ones kept no ``rest`` of a mean, whose columns come last.
+    """
+    stale: dict[str, pa.Schema] = {}
+    for state in view.states:
+        assert state.folds is not None
+        since = {c.name for c, a in state.folds.partials if a.fn == "rest"}
+        stored = snapshot.schema(state.ref) if snapshot.has(state.ref) else None
+        names = state.schema.names
+        if stored is None or stored.names not in (names, [n for n in names if n not in since]):
+            raise StoreError(
+                "STATE_OUTDATED",
+                f"the state of view {view.name} has other columns than this Headrace keeps for it",
+                hint="open the database with the Headrace that wrote it, and make the view anew with this one",
+            )
+        if stored != state.schema:
+            stale[state.ref] = state.schema
+
+    def work(tx: Transaction) -> None:
+        for ref, wanted in stale.items():
+            tx.reshape(ref, wanted)
+
+    if stale:
+        runtime.store.commit(work, label="states of an earlier Headrace")
+
+
+def plan_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[Node, Schema]:
+    """The bound and optimized plan of a view's query, and the view's columns."""
+    bound = Binder(catalog, analyzer).query(statement.query)
+    names = list(statement.columns) or [c.name for c in bound.output]
+    if len(names) != len(bound.output):
+        raise SqlError(
+            "CREATE_VIEW_COLUMN_ARITY_MISMATCH",
+            f"{statement.name} names {len(names)} columns, but its query has {len(bound.output)}",
+            position=statement.position,
+        )
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise SqlError(
+                "COLUMN_ALREADY_EXISTS",
+                f"the view would have two columns named {name}",
+                position=statement.position,
+                hint="give one an alias",
+            )
+        seen.add(name.lower())
+    for column in bound.output:
+        if column.type.is_nested and "void" in column.type.sql:  # Spark itself does not hand such rows out
+            raise NotYetSupported(
+                f"a view column of type {column.type.sql} ({column.name})",
+                position=statement.position,
+                hint="cast the NULL inside it to a type",
+            )
+    named = Project(bound, tuple((c.fresh(n, c.type), c) for n, c in zip(names, bound.output, strict=True)))
+    schema = tuple(Field(n, c.type) for n, c in zip(names, bound.output, strict=True))
+    return optimize(drop_root_sort(named)), schema
+
+
+def split_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[SplitPlan | None, Schema]:
+    """The view's split plan if it reads a stream, else nothing to keep."""
+    plan, schema = plan_view(statement, catalog, analyzer)
+    if streams_in(plan):
+        for scan in leaves(plan):
+            if (read := catalog.find(scan.relation)) is not None:
+                read.refuse_in_view(statement.position)
+        return split(plan, statement.retain), schema
+    if statement.retain is not None:
+        raise SqlError(
+            "RETAIN_WITHOUT_STREAM",
+            f"{statement.name} reads no stream, so it keeps no groups to retain",
+            position=statement.position,
+            hint="leave retain out, or filter by time",
+        )
+    return None, schema
+
+
+def reads_of(statement: CreateView, catalog: Catalog) -> tuple[str, ...]:
+    """The relations of the catalog a view's text names, as the catalog spells them."""
+    ctes = {c.alias.lower() for c in statement.query.find_all(exp.CTE)}
+    found = {t.name.lower() for t in statement.query.find_all(exp.Table)} - ctes
+    shadowed = {t.name.lower() for t in statement.query.find_all(exp.Table) if t.name.lower() in ctes}
+    names = found | {n for n in shadowed if catalog.find(n) is not None}
+    return tuple(sorted(r.name for r in map(catalog.find, names) if r is not None))
