@@ -24,10 +24,13 @@ bench: python java ## benchmarks against peers, written to docs/benchmarks; ARGS
 soak: python java ## the property tests with many more examples
 	@HYPOTHESIS_PROFILE=soak $(PYTHON_IN_VENV) -m pytest -o timeout=0 tests $(ARGS)
 
-lint: python ## ruff and mypy only
+lint: python ## ruff, mypy, who imports whom, dead code
 	@$(PYTHON_IN_VENV) -m ruff check -q --no-cache .
 	@$(PYTHON_IN_VENV) -m ruff format -q --check .
 	@$(PYTHON_IN_VENV) -m mypy --no-error-summary
+	@.venv/bin/lint-imports --no-cache --no-logo > .lint-imports.txt 2>&1 || { cat .lint-imports.txt; rm .lint-imports.txt; exit 1; }
+	@rm -f .lint-imports.txt
+	@! $(PYTHON_IN_VENV) -m vulture | grep -E '^(src|bench)/'
 
 clean: ## remove the environments, generated data and caches
 	@rm -rf .venv .bench-venv build dist data spark-warehouse metastore_db derby.log

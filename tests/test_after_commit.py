@@ -13,19 +13,20 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from headrace import Database, HeadraceError, database, loading
+from headrace import Database, HeadraceError, database
+from headrace.base.interrupts import Interrupted
 from headrace.catalog import Table
 from headrace.engine.worker import Worker
-from headrace.interrupts import Interrupted
 from headrace.keep.answers import Answers
 from headrace.keep.compaction import Compaction
 from headrace.keep.keeper import Keeper
+from headrace.ring import Ring
+from headrace.ring.delivery import Delivery
+from headrace.ring.home import Rings
 from headrace.sample.kept import KeptSample
 from headrace.spark.porter import Porter
+from headrace.statement import load as loading
 from headrace.store import writer
-from headrace.stream.ring import Ring
-from headrace.stream.ring.delivery import Delivery
-from headrace.stream.ring.home import Rings
 
 
 @pytest.fixture

@@ -283,7 +283,7 @@ def test_frames_are_checked(spark: SparkSession, tmp_path: Path, kind: str) -> N
 
 
 def test_a_ring_writer_is_checked(tmp_path: Path) -> None:
-    from headrace.stream.ring.writer import ring
+    from headrace.stream.writer import ring
 
     with headrace.connect(tmp_path / "db.hr") as db:
         db.sql("CREATE STREAM t (v VARCHAR(3), at DATE) WITH (capacity = 100)")

@@ -60,7 +60,7 @@ def test_a_defect_is_one_line_that_says_what_to_report(monkeypatch: pytest.Monke
     def broken(*_: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr("headrace.reading.Reader.known", broken)
+    monkeypatch.setattr("headrace.statement.read.QueryReader.known", broken)
     status, out, err = run("sql", "SELECT 1")
     assert (status, out, len(err.splitlines())) == (1, "", 1)
     for told in ("error: [INTERNAL_ERROR] KeyError: 'lost'", "defect", headrace.__version__, "HEADRACE_DEBUG"):

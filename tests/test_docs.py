@@ -170,7 +170,7 @@ def test_modules_named_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", ("docs/architecture.md", "CONTRIBUTING.md"))
 def test_functions_named_exist(name: str) -> None:
-    """`Loader.insert` of `loading.py` is written `loading.py:Loader.insert`, and is there."""
+    """`Loader.insert` of `statement/load.py` is written `statement/load.py:Loader.insert`, and is there."""
     found = re.findall(r"`([\w./]+\.py):([\w.]+)`", (ROOT / name).read_text(encoding="utf-8"))
     for path, dotted in found:
         file = ROOT / "src/headrace" / path
@@ -195,7 +195,7 @@ def test_the_dialect_names_every_function() -> None:
 
 def test_the_dialect_names_every_refusal() -> None:
     text = (ROOT / "docs/sql.md").read_text(encoding="utf-8")
-    for file in ("plan/split.py", "definition.py"):
+    for file in ("plan/split.py", "statement/define.py"):
         source = (ROOT / "src/headrace" / file).read_text(encoding="utf-8")
         for condition in re.findall(r'ViewRefused\(\s*"([A-Z_]+)"', source):
             assert f"`{condition}`" in text, f"docs/sql.md does not explain {condition}"

@@ -20,7 +20,7 @@ from headrace.cli import app
 from headrace.engine import workers
 from headrace.engine.failures import from_spark
 from headrace.errors import DataError, HeadraceError, NotYetSupported, StoreError
-from headrace.running_result import RunningResult
+from headrace.statement.running_result import RunningResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from headrace import interrupts
-from headrace.interrupts import Interrupted
+from headrace.base import interrupts
+from headrace.base.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace.tables import TAIL_ROWS
+from headrace.table.rows import TAIL_ROWS
 
 COLUMNS = "i INT, k DOUBLE, f FLOAT, s STRUCT<x: DOUBLE, y: ARRAY<FLOAT>>"
 # NaN is greater than any number, and equal to itself: what holds for rows 1 and 4, and only for them

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 import headrace
-from headrace.boundary import failures_named, named, public
+from headrace.base.boundary import failures_named, named, public
 from headrace.database import Database
 from headrace.errors import HeadraceError, InternalError, NotYetSupported, SqlError
-from headrace.result import Result
+from headrace.ring.home import find_ring
 from headrace.sql.lexer import MOST_TOKENS
-from headrace.stream.ring.home import find_ring
+from headrace.statement.result import Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +114,7 @@ def test_a_call_with_wrong_arguments_is_pythons_own_error(db: Database) -> None:
 
 def test_every_public_method_has_the_edge() -> None:
     from headrace.move.query import RunningQuery
-    from headrace.stream.ring.writer import RingWriter
+    from headrace.stream.writer import RingWriter
 
     for owner in (Database, Result, RingWriter, RunningQuery):
         for name, found in vars(owner).items():

@@ -15,7 +15,7 @@ import pytest
 import headrace
 from headrace.database import Database
 from headrace.errors import HeadraceError
-from headrace.result import Result
+from headrace.statement.result import Result
 from odd import _Mute
 
 SETUP = (

@@ -12,19 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace
-from headrace import tables
+from headrace.base.native import native_connection
+from headrace.base.parquet_files import native_scan, parquet_rows
 from headrace.catalog import Table
-from headrace.native import native_connection
-from headrace.parquet_files import native_scan, parquet_rows
+from headrace.table import rows as tables
 
 SOURCE = Path(headrace.__file__).parent
 READERS = {
-    "parquet_files.py": r"(?i)\bread_parquet\(|parquet_scan|read_csv\(|read_json\(['\[{]|read_ndjson|read_text\('"
+    "base/parquet_files.py": r"(?i)\bread_parquet\(|parquet_scan|read_csv\(|read_json\(['\[{]|read_ndjson|read_text\('"
     r"|read_blob"
     r"|parquet_metadata\(|parquet_schema\(|read_table\(|read_metadata\(|pq\.ParquetFile\(|ParquetDataset|write_table\("
     r"|pyarrow\.dataset|pyarrow import dataset|\.readStream\b|\bread\.(parquet|csv|json|text|orc|load|format|schema)"
     r"|[sS]park\.read\b|sparkSession\.read\b|io\.read\b",
-    "native.py": r"duckdb\.connect\(|duckdb\.sql\(|duckdb\.query\(|duckdb\.read_|to_arrow_reader",
+    "base/native.py": r"duckdb\.connect\(|duckdb\.sql\(|duckdb\.query\(|duckdb\.read_|to_arrow_reader",
 }
 """What may stand in one file only."""
 # Our own functions of such names, and writers that were opened there.

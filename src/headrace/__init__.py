@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.move import RunningQuery, Ticket, resume, run
     from headrace.move.export import open_ticket as open
-    from headrace.result import Result
     from headrace.sample.on_spark import reservoir
     from headrace.spark import register
-    from headrace.stream.ring.writer import ring
+    from headrace.statement.result import Result
+    from headrace.stream.writer import ring
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,7 @@ __all__ = [
 _HOMES = {
     "Database": "headrace.database",
     "HeadraceError": "headrace.errors",
-    "Result": "headrace.result",
+    "Result": "headrace.statement.result",
     "RunningQuery": "headrace.move",
     "Ticket": "headrace.move",
     "connect": "headrace.database",
@@ -56,7 +56,7 @@ _HOMES = {
     "register": "headrace.spark",
     "reservoir": "headrace.sample.on_spark",
     "resume": "headrace.move",
-    "ring": "headrace.stream.ring.writer",
+    "ring": "headrace.stream.writer",
     "run": "headrace.move",
 }
 """Where each public name lives. Python workers of Spark need few of them, and each would load all the others."""

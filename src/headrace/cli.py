@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import headrace
-from headrace.boundary import named
+from headrace.base.boundary import named
+from headrace.base.interrupts import Interrupted
 from headrace.database import Database
 from headrace.errors import HeadraceError, InternalError, Position
-from headrace.interrupts import Interrupted
 from headrace.move import commands as move_commands
-from headrace.result import Result
 from headrace.sql.script import Placed, split_statements
+from headrace.statement.result import Result
 from headrace.store.place import place_of, require_database
 
 app = typer.Typer(

@@ -25,28 +25,22 @@ import headrace.sample.listing
 import headrace.view.listing
 import headrace.view.making  # noqa: F401
 from headrace import catalog as definitions
-from headrace import query
-from headrace.boundary import callback_given, option_given, path_given, public, text_given
+from headrace.base.boundary import callback_given, option_given, path_given, public, text_given
+from headrace.base.interrupts import at_once, check, interruptible, shielded
+from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, Stream, Table
-from headrace.definition import Definer, columns_of
 from headrace.engine.session import Session, require_session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.engine.workers import require_workers
 from headrace.errors import CatalogError, HeadraceError, Position
-from headrace.explain import describe, explain
 from headrace.inside.relations import Inside
-from headrace.interrupts import at_once, check, interruptible, shielded
 from headrace.keep.family import FAMILIES
 from headrace.keep.keeper import Keeper
-from headrace.loading import Batch, Loaded, Loader, target_of
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
-from headrace.pump import Pumps
-from headrace.reading import KnownQuery, Reader
-from headrace.result import Result
-from headrace.running_result import RunningResult
+from headrace.ring.home import Rings
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
 from headrace.spark.attach import Attachment, Attachments
@@ -55,12 +49,18 @@ from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
+from headrace.statement.define import Definer, columns_of
+from headrace.statement.explain import describe, explain
+from headrace.statement.load import Loaded, Loader, SentBatch, target_of
+from headrace.statement.pump import Pumps
+from headrace.statement.read import KnownQuery, QueryReader
+from headrace.statement.result import Result
+from headrace.statement.running_result import RunningResult
 from headrace.store import Store
 from headrace.store.place import place_of
 from headrace.store.writer import closed
-from headrace.stream.ring.home import Rings
+from headrace.table import query
 from headrace.types import quote
-from headrace.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,8 +135,8 @@ class Database:
         weakref.finalize(self, _close_at_exit, weakref.ref(self), os.getpid())
         try:
             self._reopen()
-            self._inside = Inside(self._runtime, self._keeper, self._loader)
-            self._reader = Reader(self._runtime, self._keeper, self._inside, self.in_use)
+            self._inside = Inside(self._runtime, self._keeper)
+            self._reader = QueryReader(self._runtime, self._keeper, self._inside, self.in_use)
             self._porter = Porter(self, self._loader)
             check()
         except BaseException:
@@ -366,7 +366,7 @@ class Database:
             self._porter.require_idle(dropped.name, statement.position)
             return self._definer.drop(statement)
 
-    def _feed(self, stream: str, frame: DataFrame, batch: Batch) -> int:
+    def _feed(self, stream: str, frame: DataFrame, batch: SentBatch) -> int:
         with self.in_use():
             return self._loader.insert(self._target(stream), frame, batch)
 

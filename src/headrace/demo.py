@@ -35,9 +35,9 @@ from rich.live import Live
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn, TransferSpeedColumn
 from rich.table import Table
 
+from headrace.base.parquet_files import spark_reader, write_parquet
+from headrace.base.temporary import temporary_folder
 from headrace.errors import HeadraceError
-from headrace.parquet_files import spark_reader, write_parquet
-from headrace.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.base.tidying import Tidying
+from headrace.base.turns import Turns
 from headrace.catalog import Catalog, Table
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.worker import Worker
+from headrace.ring.home import Rings
 from headrace.settings import Settings
 from headrace.store import Store
-from headrace.stream.ring.home import Rings
-from headrace.tidying import Tidying
-from headrace.turns import Turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

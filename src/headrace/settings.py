@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 from zoneinfo import available_timezones
 
+from headrace.base.wording import shown
 from headrace.errors import HeadraceError
-from headrace.wording import shown
 
 ENGINES = ("auto", "native", "tasks", "spark")
 DURABILITY = ("commit", "group", "none")
@@ -26,7 +26,7 @@ PINNED_SPARK = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.caseSensitive": "false",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    # Files' statistics leave NaN out (parquet_files.py), and Spark would skip its rows.
+    # Files' statistics leave NaN out (base/parquet_files.py), and Spark would skip its rows.
     "spark.sql.parquet.filterPushdown": "false",
     # A file's columns are what it says they are.
     "spark.sql.parquet.binaryAsString": "false",

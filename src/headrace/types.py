@@ -39,7 +39,7 @@ class Type:
     precision: int = 0
     scale: int = 0
     ddl: str = ""
-    parts: tuple[Part, ...] = field(default=(), repr=False)
+    parts: tuple[TypePart, ...] = field(default=(), repr=False)
     """An array's element, a struct's fields, a map's key and value."""
     limit: Limit | None = field(default=None, compare=False, repr=False)
     """Of text in a column: how long it may be. Such text is a string like any other once it is read."""
@@ -100,7 +100,7 @@ class Type:
         """The type of an array's elements."""
         return self.parts[0].type
 
-    def part(self, name: str) -> Part | None:
+    def part(self, name: str) -> TypePart | None:
         """The field of a struct of that name, in any case."""
         return next((p for p in self.parts if self.name == "struct" and p.name.lower() == name.lower()), None)
 
@@ -140,7 +140,7 @@ class Type:
         """The same type without lengths of text: what an expression over such a column has."""
         if not self.is_limited:
             return self
-        parts = tuple(Part(p.name, p.type.plain, p.nullable) for p in self.parts)
+        parts = tuple(TypePart(p.name, p.type.plain, p.nullable) for p in self.parts)
         return replace(self, limit=None, parts=parts)
 
     @property
@@ -148,7 +148,7 @@ class Type:
         """The same type for text in others' files: as Spark reads it, of any length, CHAR still filled up."""
         if not self.is_limited:
             return self
-        parts = tuple(Part(p.name, p.type.as_read, p.nullable) for p in self.parts)
+        parts = tuple(TypePart(p.name, p.type.as_read, p.nullable) for p in self.parts)
         return replace(self, limit=self.limit and replace(self.limit, checked=False), parts=parts)
 
     @property
@@ -209,7 +209,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TypePart:
     """A field of a struct, an array's element, or a map's key or value."""
 
     name: str
@@ -251,17 +251,17 @@ def decimal(precision: int, scale: int = 0) -> Type:
 
 def array(element: Type) -> Type:
     """``array<element>``."""
-    return Type("array", ddl=f"array<{element.sql}>", parts=(Part("element", element),))
+    return Type("array", ddl=f"array<{element.sql}>", parts=(TypePart("element", element),))
 
 
-def struct(*parts: Part) -> Type:
+def struct(*parts: TypePart) -> Type:
     """``struct<name:type,…>``; the names must differ in more than case."""
     return Type("struct", ddl=f"struct<{','.join(f'{_spelled(p.name)}:{p.type.sql}' for p in parts)}>", parts=parts)
 
 
 def map_of(key: Type, value: Type) -> Type:
     """``map<key,value>``."""
-    return Type("map", ddl=f"map<{key.sql},{value.sql}>", parts=(Part("key", key), Part("value", value)))
+    return Type("map", ddl=f"map<{key.sql},{value.sql}>", parts=(TypePart("key", key), TypePart("value", value)))
 
 
 def other(ddl: str) -> Type:
@@ -383,7 +383,7 @@ class _TypeReader:
 
     def _struct(self) -> Type:
         self._expect("<")
-        parts: list[Part] = []
+        parts: list[TypePart] = []
         while not parts or self._next_is(","):
             name = self._take("word", "name")
             self._next_is(":")
@@ -395,7 +395,7 @@ class _TypeReader:
                 self._take("mark")
             if name.lower() in (p.name.lower() for p in parts):
                 raise _NoType
-            parts.append(Part(name, type_, nullable))
+            parts.append(TypePart(name, type_, nullable))
         self._expect(">")
         return struct(*parts)
 
@@ -455,7 +455,7 @@ def of_spark(data: Any) -> Type:
     if kind == "map":
         return map_of(of_spark(data.keyType), of_spark(data.valueType))
     if kind == "struct" and data.fields:
-        return struct(*(Part(f.name, of_spark(f.dataType), f.nullable) for f in data.fields))
+        return struct(*(TypePart(f.name, of_spark(f.dataType), f.nullable) for f in data.fields))
     return from_spark(data.simpleString())
 
 
@@ -497,7 +497,7 @@ def from_arrow(arrow: pa.DataType) -> Type | None:
         return None if key is None or value is None else map_of(key, value)
     if t.is_struct(arrow):
         found = [(f.name, from_arrow(f.type)) for f in arrow]
-        parts = tuple(Part(name, type_) for name, type_ in found if type_ is not None)
+        parts = tuple(TypePart(name, type_) for name, type_ in found if type_ is not None)
         distinct = {p.name.lower() for p in parts}
         return struct(*parts) if parts and len(distinct) == len(found) else None
     return None

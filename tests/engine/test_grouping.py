@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import headrace
 from headrace.database import Database
 from headrace.engine import grouping
-from headrace.engine.grouping import Asked, Batch, Grouped, Member
+from headrace.engine.grouping import AskedAggregate, Grouped, Member, RowsToGroup
 from headrace.engine.pipelines import PipelinesRun
 from headrace.errors import HeadraceError
 from headrace.types import BIGINT, STRING
@@ -95,8 +95,8 @@ def test_plain_groupings_take_no_statement(monkeypatch: pytest.MonkeyPatch) -> N
         PipelinesRun, "_run", lambda self, c, p, b=None: (by_text.append(p.state), run(self, c, p, b))[1]
     )
     by_loops: list[int] = []
-    group = Batch.states
-    monkeypatch.setattr(Batch, "states", lambda self, g: (by_loops.append(len(g.members)), group(self, g))[1])
+    group = RowsToGroup.states
+    monkeypatch.setattr(RowsToGroup, "states", lambda self, g: (by_loops.append(len(g.members)), group(self, g))[1])
     row = (1, 2, "x", Decimal("1.00"), True, dt.date(2020, 1, 1), 1.0)
     with headrace.connect(engine="native") as db:
         define(db, VIEWS[:1])
@@ -140,9 +140,9 @@ def test_a_column_may_have_any_name() -> None:
 
 
 def test_text_may_come_as_views() -> None:
-    grouped = Grouped(None, (("t", STRING),), (Member("v", None, (Asked("count", None, BIGINT),), SCHEMA),))
+    grouped = Grouped(None, (("t", STRING),), (Member("v", None, (AskedAggregate("count", None, BIGINT),), SCHEMA),))
     rows = pa.table({"t": pa.array(["a", None, "longer than twelve bytes", "a"], pa.string_view())})
-    found = Batch(rows).states(grouped)["v"]
+    found = RowsToGroup(rows).states(grouped)["v"]
     assert found.schema == SCHEMA
     assert sorted(found.to_pylist(), key=repr) == sorted(
         [{"t": "a", "n": 2}, {"t": None, "n": 1}, {"t": "longer than twelve bytes", "n": 1}], key=repr

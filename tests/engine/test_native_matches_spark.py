@@ -33,8 +33,8 @@ from headrace.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     YEAR_MONTH,
-    Part,
     Type,
+    TypePart,
     array,
     decimal,
     struct,
@@ -289,8 +289,8 @@ def groups() -> Iterator[tuple[str, pa.Table, Cases]]:
     yield "structs", _structs(), structs()
 
 
-INNER = struct(Part("n", INT), Part("d", decimal(5, 2)), Part("it's", array(STRING)))
-OUTER = struct(Part("a", INNER), Part("b", INNER))
+INNER = struct(TypePart("n", INT), TypePart("d", decimal(5, 2)), TypePart("it's", array(STRING)))
+OUTER = struct(TypePart("a", INNER), TypePart("b", INNER))
 
 
 def structs() -> Cases:

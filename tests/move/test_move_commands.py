@@ -239,7 +239,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproces
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     process = subprocess.Popen(["sleep", "3600"])
     entry = runs.Entry("x", "SELECT 1")
-    runs.Run("x").put({**runs.Run("x").read(), "pid": process.pid})
+    runs.RunSeen("x").put({**runs.RunSeen("x").read(), "pid": process.pid})
 
     def answer() -> None:
         process.wait()
@@ -318,22 +318,22 @@ def test_a_query_that_died_is_no_longer_listed_and_its_number_may_be_another_pro
     monkeypatch.setenv("HEADRACE_RUNS", str(tmp_path))
     stranger = subprocess.Popen(["sleep", "3600"])
 
-    def dead(**changes: object) -> runs.Run:
+    def dead(**changes: object) -> runs.RunSeen:
         """What a query leaves that was killed: nobody holds its lock."""
         entry = runs.Entry("x", "SELECT 1")
         entry._lock.release()
-        run = runs.Run("x")
+        run = runs.RunSeen("x")
         run.put({**run.read(), "pid": stranger.pid, **changes})
         return run
 
-    def suspended(run: runs.Run) -> str:
+    def suspended(run: runs.RunSeen) -> str:
         with pytest.raises(headrace.HeadraceError) as caught:
             run.suspend(runs.Order())
         return str(caught.value)
 
     try:
         assert "[NOT_SUSPENDED] the process of query x is gone" in suspended(dead())
-        assert "[RUN_NOT_FOUND]" in suspended(runs.Run("x"))
+        assert "[RUN_NOT_FOUND]" in suspended(runs.RunSeen("x"))
         dead()
         assert runs.living() == [] and list(tmp_path.iterdir()) == []
         dead()

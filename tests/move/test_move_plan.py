@@ -12,7 +12,7 @@ from headrace.move.plan import (
     Holding,
     Operator,
     Pipeline,
-    Place,
+    Placement,
     dependencies,
     extracted,
     in_order,
@@ -83,10 +83,10 @@ def work(operator: Operator) -> Rows:
     return tuple(sorted({each.name + ":" + each.identity for each in operator.walk()}))
 
 
-def moved(root: Operator, finished: set[Pipeline]) -> tuple[Operator, list[Place]]:
+def moved(root: Operator, finished: set[Pipeline]) -> tuple[Operator, list[Placement]]:
     state = state_of(finished, dependencies(root))
 
-    def scan(place: Place) -> Operator:
+    def scan(place: Placement) -> Operator:
         return Operator(place.operator.identity, "State", (), place.pipeline.holding, place.pipeline.index)
 
     def remake(old: Operator, inputs: tuple[Operator, ...]) -> Operator:
@@ -163,7 +163,7 @@ def test_rows_without_unmatched_keys_only_ever_feed_the_same_index_or_pruning(ro
                 assert any(fits(above, place) for above in root.walk())
 
 
-def fits(above: Operator, place: Place) -> bool:
+def fits(above: Operator, place: Placement) -> bool:
     """Whether ``above`` reads the place as its index, or asks it for keys, with nothing but orders between."""
     if not (above.prunes or (above.holding is Holding.INDEX and above.index == place.pipeline.index)):
         return False

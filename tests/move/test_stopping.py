@@ -249,7 +249,7 @@ def test_a_ticket_used_up_between_looking_and_claiming_is_used(
 
     really = claim.claim
 
-    def late(folder: Folder) -> claim.Claim:
+    def late(folder: Folder) -> claim.TicketClaim:
         tickets.finish(folder)
         return really(folder)
 

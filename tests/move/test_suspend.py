@@ -20,7 +20,7 @@ from headrace.move import ticket as tickets
 from headrace.move.claim import Lease
 from headrace.move.files import Folder
 from headrace.move.query import RunningQuery
-from headrace.move.spark_plans import Stage
+from headrace.move.spark_plans import SparkStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -322,7 +322,7 @@ def test_a_query_whose_state_cannot_be_written_goes_on(
 
     really = states.write
 
-    def obstructed(io: SparkSession, folder: Folder, name: str, stage: Stage) -> states.State:
+    def obstructed(io: SparkSession, folder: Folder, name: str, stage: SparkStage) -> states.StageState:
         (tmp_path / "t" / "state").write_text("where the rows should go")
         return really(io, folder, name, stage)
 

@@ -13,7 +13,7 @@ from statistics_of_samples import inclusions, is_uniform
 
 import headrace
 from headrace import Database, HeadraceError
-from headrace.tables import TAIL_ROWS
+from headrace.table.rows import TAIL_ROWS
 
 
 @pytest.fixture

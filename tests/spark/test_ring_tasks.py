@@ -14,9 +14,9 @@ import headrace
 from headrace.database import Database
 from headrace.engine.ring_tasks import RingShare
 from headrace.errors import HeadraceError
-from headrace.stream.ring import Scan
-from headrace.stream.ring.delivery import Address
-from headrace.stream.ring.flight import RingServer, remote_batches, send
+from headrace.ring import Scan
+from headrace.ring.delivery import Address
+from headrace.ring.flight import RingServer, remote_batches, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

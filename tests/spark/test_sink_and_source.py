@@ -204,7 +204,7 @@ def test_a_sink_whose_commit_is_killed(spark: SparkSession, tmp_path: Path) -> N
 
     class Mortal(HeadraceSource):
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-            from headrace.spark.inbox import Tray
+            from headrace.stream.inbox import Tray
 
             put = Tray.put
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.errors import HeadraceError
-from headrace.loading import Loaded, Loader
 from headrace.sql.inline_rows import inline_rows
+from headrace.statement.load import Loaded, Loader
 
 TYPES = [
     "BOOLEAN",

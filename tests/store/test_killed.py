@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace import tables
 from headrace.store import writer
+from headrace.table import rows as tables
 from profiles import examples
 
 # A server that has imported everything: a life costs a fork, not a second of imports.

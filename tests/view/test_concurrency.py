@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace
-from headrace import query
 from headrace.database import Database
 from headrace.errors import HeadraceError
 from headrace.keep.compaction import BACKLOG
-from headrace.reading import Reader
+from headrace.statement.read import QueryReader
 from headrace.store.writer import WAITING
+from headrace.table import query
 from headrace.view.continuous import ContinuousView
 from profiles import examples
 
@@ -389,18 +389,18 @@ def _before_it_runs(
     db: Database, text: str, threads: Threads, patch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], list[Any]]]:
     """A query that has its snapshot and stands still until the block ends."""
-    run_over = Reader._run_over
+    run_over = QueryReader._run_over
     ready, go = threading.Event(), threading.Event()
     found: list[Any] = []
 
-    def held(self: Reader, *args: Any, **options: Any) -> Any:
+    def held(self: QueryReader, *args: Any, **options: Any) -> Any:
         if threading.current_thread() is not main and not ready.is_set():
             ready.set()
             assert go.wait(SECONDS)
         return run_over(self, *args, **options)
 
     main = threading.current_thread()
-    patch.setattr(Reader, "_run_over", held)
+    patch.setattr(QueryReader, "_run_over", held)
     thread = threads.start(lambda: found.extend(db.sql(text).rows()))
     assert ready.wait(SECONDS)
 

@@ -32,7 +32,7 @@ class Unfoldable(Exception):
     """A merged value does not fit its column."""
 
 
-class Column(ABC):
+class PartialColumn(ABC):
     """One partial column (or several that merge together)."""
 
     places: tuple[int, ...]
@@ -55,7 +55,7 @@ class Column(ABC):
         """Memory held."""
 
 
-class Values(Column):
+class ValueColumn(PartialColumn):
     """Values and whether they are known, folded by one loop."""
 
     def __init__(self, place: int, type: Type, fn: str, groups: int = 0) -> None:
@@ -91,7 +91,7 @@ class Values(Column):
         return int(self._values.nbytes + self._known.nbytes)
 
 
-class Moments(Column):
+class MomentColumns(PartialColumn):
     """A mean, its sum of squared deviations and its rest, with the weight they have (``plan/moments.py``)."""
 
     def __init__(self, mean: int, spread: int, rest: int, count: int) -> None:

@@ -22,10 +22,10 @@ from typing import Any
 
 import duckdb
 
+from headrace.base.private import has_shape, parse_json
+from headrace.base.utf8 import HINT, INVALID
 from headrace.engine.native_text import CANNOT, TOO_MANY_ROWS
 from headrace.errors import CatalogError, DataError, ExecutionError, HeadraceError, SqlError, StoreError
-from headrace.private import has_shape, parse_json
-from headrace.utf8 import HINT, INVALID
 
 
 class NativeCannot(ExecutionError):

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.engine import fold
-from headrace.engine.columns import Unfoldable, Values, chosen, lanes_of, one_chunk, plain, present, write_lanes
+from headrace.engine.columns import Unfoldable, ValueColumn, chosen, lanes_of, one_chunk, plain, present, write_lanes
 from headrace.engine.fold import Array
 from headrace.plan.moments import MOMENTS
 from headrace.types import BIGINT, Type
@@ -30,7 +30,7 @@ VARIANCE_ROWS = 1_048_576
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedAggregate:
     """One aggregate: over a column, or over rows; ``type`` is that of its partial column."""
 
     fn: str
@@ -44,7 +44,7 @@ class Member:
 
     state: str
     passes: str | None
-    aggs: tuple[Asked, ...]
+    aggs: tuple[AskedAggregate, ...]
     schema: pa.Schema
 
 
@@ -62,7 +62,7 @@ class Grouped:
         return VARIANCE_ROWS if any(a.fn in MOMENTS for m in self.members for a in m.aggs) else ROWS
 
 
-class Batch:
+class RowsToGroup:
     """Rows to be grouped, perhaps in several ways."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -87,7 +87,7 @@ class Batch:
         table = pa.Table.from_arrays(columns, schema=member.schema)
         return table if member.passes is None or rows.all() else table.filter(pa.array(rows > 0))
 
-    def _aggregated(self, agg: Asked, passes: str | None, numbers: Array, rows: Array) -> pa.Array:
+    def _aggregated(self, agg: AskedAggregate, passes: str | None, numbers: Array, rows: Array) -> pa.Array:
         """An aggregate of each group, given how many rows it has."""
         given = None if agg.column is None else self._chosen(agg.column, passes)
         if agg.fn == "count":
@@ -98,13 +98,13 @@ class Batch:
             return self._moment(agg, given, numbers, len(rows))
         # Sums of bigints are kept in 38 digits; those of one batch seldom need more than a bigint's.
         narrow = agg.fn == "sum" and agg.type.is_decimal and pa.types.is_integer(given.type)
-        values = Values(0, BIGINT if narrow else agg.type, agg.fn, len(rows))
+        values = ValueColumn(0, BIGINT if narrow else agg.type, agg.fn, len(rows))
         if not values.fold(numbers, [given]):
             raise Unfoldable
         found = values.arrays(0, len(rows))[0]
         return found.cast(agg.type.arrow) if narrow else found
 
-    def _moment(self, agg: Asked, given: pa.Array, numbers: Array, groups: int) -> pa.Array:
+    def _moment(self, agg: AskedAggregate, given: pa.Array, numbers: Array, groups: int) -> pa.Array:
         """A mean, its squared deviations or its rest: all three come of one loop."""
         assert agg.column is not None
         if agg.column not in self._moments:

@@ -18,14 +18,14 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.base.interrupts import check
+from headrace.base.native import conform
 from headrace.engine import grouping
 from headrace.engine.columns import Unfoldable
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.following import followed
 from headrace.engine.grouping import Grouped
-from headrace.engine.work import PARTIALS, Fragment, ParquetPart, Pile, PipelineCannot, Run, Static, grouped
-from headrace.interrupts import check
-from headrace.native import conform
+from headrace.engine.work import PARTIALS, Fragment, FragmentRun, ParquetPart, Pile, PipelineCannot, Static, grouped
 
 if TYPE_CHECKING:
     from headrace.engine.worker import Worker
@@ -39,7 +39,7 @@ _MASKS = 64
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class NativePipeline:
     """What an insert computes for one state relation, as native SQL."""
 
     state: str
@@ -56,7 +56,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Part:
+class StateShare:
     """One state's share of a shared grouping: its columns, of the rows whose mask has its bit (0: all rows)."""
 
     state: str
@@ -71,7 +71,7 @@ class Shared:
 
     sql: str
     narrow: str | None
-    parts: tuple[Part, ...]
+    parts: tuple[StateShare, ...]
     over: str | None = None
     """SQL of the ``joined_rows`` it reads; those who have the same stand together, so that it runs once."""
 
@@ -80,7 +80,7 @@ class Shared:
 class Pipelines(Fragment):
     """Pipelines over one stream, and what they do together."""
 
-    pipelines: tuple[Pipeline, ...]
+    pipelines: tuple[NativePipeline, ...]
     columns: tuple[str, ...] = ()
     statics: tuple[Static, ...] = ()
     shared: tuple[Shared, ...] = ()
@@ -94,7 +94,7 @@ class Pipelines(Fragment):
         return PipelinesRun(self, worker)
 
 
-class PipelinesRun(Run):
+class PipelinesRun(FragmentRun):
     """Each pipeline's state rows, merged on the way."""
 
     def __init__(self, fragment: Pipelines, worker: Worker) -> None:
@@ -151,7 +151,7 @@ class PipelinesRun(Run):
                     continue
                 names = [*rows.column_names, *beside.column_names]
                 rows = pa.Table.from_arrays([*rows.columns, *beside.columns], names)
-            batch = grouping.Batch(rows)
+            batch = grouping.RowsToGroup(rows)
             for one in group:
                 with suppress(Unfoldable):
                     found |= batch.states(one)
@@ -195,7 +195,7 @@ class PipelinesRun(Run):
         return {}
 
     def _run(
-        self, cursor: duckdb.DuckDBPyConnection, pipeline: Pipeline, batch_rows: pa.Table | None = None
+        self, cursor: duckdb.DuckDBPyConnection, pipeline: NativePipeline, batch_rows: pa.Table | None = None
     ) -> pa.Table:
         """One pipeline over a batch, or over the view of that name.
 

@@ -2,7 +2,7 @@
 
 Spark plans partitions up front, so a task's partition is a *share* of a reader, not a range: the tasks of a query share
 one position. Each runs the native fragment over what it picks and returns merged state rows. On the owner's host a task
-maps the ring; elsewhere it asks the owner (``stream/ring/flight.py``).
+maps the ring; elsewhere it asks the owner (``ring/flight.py``).
 
 What was picked cannot be picked again. A task that runs a second time fails the query by name, and rows that a native
 pipeline cannot treat as Spark does are handed back to the caller instead of being lost.
@@ -25,10 +25,10 @@ from headrace.engine.tasks import Found, attempt, from_bytes, guarded, reduced, 
 from headrace.engine.work import Work
 from headrace.engine.worker import Worker
 from headrace.errors import ExecutionError, HeadraceError
-from headrace.stream.ring import Ring, Scan
-from headrace.stream.ring.flight import plain_schema, remote_batches
-from headrace.stream.ring.ring import retried
-from headrace.stream.ring.scan import Ticket, WindowOver
+from headrace.ring import Ring, Scan
+from headrace.ring.flight import plain_schema, remote_batches
+from headrace.ring.ring import retried
+from headrace.ring.scan import ReaderTicket, WindowOver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ class RingShare:
 
     stream: str
     folder: Path
-    ticket: Ticket
+    ticket: ReaderTicket
     columns: tuple[str, ...]
     location: str
     secret: str

@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from headrace.base.interrupts import Lock, end_between, until_it_ends
 from headrace.engine.own_jobs import cancelling
 from headrace.engine.start import start
 from headrace.errors import CatalogError, ExecutionError, HeadraceError
-from headrace.interrupts import Lock, end_between, until_it_ends
 from headrace.settings import PINNED_SPARK, Settings, cores
 
 if TYPE_CHECKING:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.base.native import conform
+from headrace.base.utf8 import refuse_bad_text
 from headrace.engine.failures import Carried, from_spark
 from headrace.engine.plan_sql import spark_plan
 from headrace.engine.work import chunked
 from headrace.errors import ExecutionError, HeadraceError
-from headrace.native import conform
+from headrace.input.csv import CsvOptions
+from headrace.input.files import TextSlice, read_text
 from headrace.plan.nodes import Node, leaves
 from headrace.plan.refs import Ref
-from headrace.stream.csv import CsvOptions
-from headrace.stream.files import TextSlice, read_text
 from headrace.types import Schema, arrow_schema, ddl, quote
-from headrace.utf8 import refuse_bad_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,13 +99,3 @@ def frame_of_text(
                     raise Carried(error) from None
 
     return spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, ddl(schema))
-
-
-def arrow_of(run: Callable[[], DataFrame]) -> pa.Table:
-    """A DataFrame's rows, failures named as Headrace's."""
-    try:
-        rows = run().toArrow()
-    except Exception as error:
-        raise from_spark(error) from error
-    refuse_bad_text(rows, ExecutionError)
-    return rows

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.interrupts import check, stoppable
 from headrace.errors import ExecutionError
-from headrace.interrupts import check, stoppable
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.base.private import make_folder
+from headrace.base.utf8 import refuse_bad_text
 from headrace.engine.failures import from_spark, packed, restored
 from headrace.engine.session import spark_context
 from headrace.engine.work import PipelineCannot, Slice, Work, chunked
 from headrace.engine.worker import Worker
 from headrace.errors import HeadraceError
-from headrace.private import make_folder
-from headrace.stream.csv import QuotedNewline
-from headrace.stream.files import TextSlice
-from headrace.utf8 import refuse_bad_text
+from headrace.input.csv import QuotedNewline
+from headrace.input.files import TextSlice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from headrace.stream import files
-from headrace.stream.arrow_file import ArrowSlice
-from headrace.stream.csv import CsvOptions
-from headrace.stream.parquet import ParquetPiece
-from headrace.stream.ring.delivery import Address
+from headrace.input import files
+from headrace.input.arrow_file import ArrowSlice
+from headrace.input.csv import CsvOptions
+from headrace.input.parquet import ParquetPiece
+from headrace.ring.delivery import Address
 from headrace.types import Schema
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ class Fragment(ABC):
     """Whether it reads a file with threads of its own, so that cutting it up in this process gains nothing."""
 
     @abstractmethod
-    def begin(self, worker: Worker, number: int) -> Run:
+    def begin(self, worker: Worker, number: int) -> FragmentRun:
         """Begin over one part of the input; what draws at random draws otherwise for each number."""
 
 
-class Run(ABC):
+class FragmentRun(ABC):
     """A fragment over one part of the input."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class ParquetPart:
 
     def chunks(self, text: str = f"SELECT * FROM {BATCH}") -> Iterator[pa.Table]:
         """The rows of a query over the view, chunk by chunk."""
-        from headrace.native import native_batches
+        from headrace.base.native import native_batches
 
         return chunked(native_batches(self.cursor, text, 65_536))
 

@@ -18,15 +18,18 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from headrace.base.interrupts import stoppable
+from headrace.base.native import native_batches, native_connection, native_query
+from headrace.base.parquet_files import native_scan, write_parquet
 from headrace.engine.failures import from_duckdb
 from headrace.engine.following import counted_chunks, tell_share
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.work import (
     BATCH,
     CHUNK_ROWS,
+    FragmentRun,
     ParquetPart,
     PipelineCannot,
-    Run,
     Slice,
     Static,
     Work,
@@ -34,14 +37,11 @@ from headrace.engine.work import (
     with_nulls,
 )
 from headrace.errors import ExecutionError, HeadraceError, StoreError
-from headrace.interrupts import stoppable
-from headrace.native import native_batches, native_connection, native_query
-from headrace.parquet_files import native_scan, write_parquet
-from headrace.stream.arrow_file import ArrowSlice, read_arrow
-from headrace.stream.files import TextSlice, read_text
-from headrace.stream.parquet import ParquetPiece, ParquetSlice, first_bad_value, parquet_source, select_items
-from headrace.stream.ring import Ring
-from headrace.stream.ring.delivery import put
+from headrace.input.arrow_file import ArrowSlice, read_arrow
+from headrace.input.files import TextSlice, read_text
+from headrace.input.parquet import ParquetPiece, ParquetSlice, first_bad_value, parquet_source, select_items
+from headrace.ring import Ring
+from headrace.ring.delivery import put
 from headrace.types import Schema
 
 RING_ROWS = 65_536
@@ -154,7 +154,7 @@ class Worker:
             return
         try:
             if work.ring.is_elsewhere:
-                from headrace.stream.ring.flight import send
+                from headrace.ring.flight import send
 
                 send(work.ring, rows)
             else:
@@ -234,7 +234,7 @@ class Worker:
             except duckdb.Error as error:
                 raise first_bad_value(piece, schema, columns) or from_duckdb(error) from None
 
-    def _reduce_file(self, work: Work, runs: Sequence[Run], file: _File) -> int:
+    def _reduce_file(self, work: Work, runs: Sequence[FragmentRun], file: _File) -> int:
         """Rows of a Parquet file, read by DuckDB inside whatever queries the fragments make."""
         piece = file.piece
         nulls = "".join(f", CAST(NULL AS {f.type.duckdb}) AS {quote_native(f.name)}" for f in work.missing)

@@ -16,7 +16,6 @@ import pyarrow as pa
 from headrace.catalog import KINDS, Relation
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
-from headrace.loading import Loader
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.types import BIGINT, STRING, Field, Schema, arrow_schema
@@ -25,12 +24,11 @@ MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenDatabase:
     """A database as it was when it was opened."""
 
     runtime: Runtime
     keeper: Keeper
-    loader: Loader
     epoch: int
     counts: Mapping[str, int]
 
@@ -39,7 +37,7 @@ class Opened:
 class Asked:
     """Who asks, and as of when; what all lines of an answer share."""
 
-    opened: Opened
+    opened: OpenDatabase
     snapshot: Snapshot
 
     @property

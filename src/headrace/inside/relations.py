@@ -15,11 +15,10 @@ import pyarrow as pa
 from headrace.catalog import View
 from headrace.errors import CatalogError, Position, SqlError
 from headrace.inside import commits, streams  # noqa: F401  (they register their listings)
-from headrace.inside.listing import Asked, Opened, all_listings, listing_of
+from headrace.inside.listing import Asked, OpenDatabase, all_listings, listing_of
 from headrace.keep.answers import merged_rows
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
-from headrace.loading import Loader
 from headrace.plan.nodes import Leaf
 from headrace.plan.pipelines import State
 from headrace.plan.refs import SystemRef
@@ -31,10 +30,10 @@ from headrace.types import Field, Schema
 class Inside:
     """Resolves and reads the relations of the schema ``headrace``."""
 
-    def __init__(self, runtime: Runtime, keeper: Keeper, loader: Loader) -> None:
+    def __init__(self, runtime: Runtime, keeper: Keeper) -> None:
         self._keeper = keeper
         with runtime.store.read() as snapshot:
-            self._opened = Opened(runtime, keeper, loader, snapshot.epoch, snapshot.counts())
+            self._opened = OpenDatabase(runtime, keeper, snapshot.epoch, snapshot.counts())
 
     # Names (the binder asks)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from headrace import tables
 from headrace.catalog import Stream, Table
+from headrace.catalog.stream import stream_count
 from headrace.inside.listing import MINUTE, Line, listing
-from headrace.stream.intake import stream_count
-from headrace.stream.ring.book import Usage
-from headrace.stream.ring.home import terms_of
+from headrace.ring.book import Usage
+from headrace.ring.home import terms_of
+from headrace.table import rows as tables
 from headrace.types import BIGINT, DOUBLE, INT, STRING, Field, ddl
 
 

@@ -22,10 +22,9 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from headrace import query, tables
+from headrace.base.interrupts import Lock
 from headrace.engine.columns import Unfoldable
 from headrace.engine.plan_sql import quote_native
-from headrace.interrupts import Lock
 from headrace.keep.kept import Kept, KeptState
 from headrace.keep.lookup import Lookup
 from headrace.keep.resident import Resident, can_reside
@@ -34,6 +33,8 @@ from headrace.plan.nodes import Node
 from headrace.plan.refs import Ref, StateRef
 from headrace.runtime import Runtime
 from headrace.store import Glance, Snapshot, Transaction
+from headrace.table import query
+from headrace.table import rows as tables
 
 FEW = 2_048
 """State rows a lookup looks through rather than have them folded in."""
@@ -43,7 +44,7 @@ Others = Mapping[str, Kept]
 
 
 @dataclass(frozen=True)
-class Refresh:
+class Evaluated:
     """What the last evaluation of a relation did."""
 
     epoch: int
@@ -82,7 +83,7 @@ class Answers:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._refreshes: dict[str, Refresh] = {}
+        self._refreshes: dict[str, Evaluated] = {}
         self._locks: dict[str, Lock] = {}
         self._prepared: dict[str, tuple[Kept, query.Prepared]] = {}
         self._residents = WeakKeyDictionary[Kept, dict[str, Resident | None]]()
@@ -97,7 +98,7 @@ class Answers:
     def rows(self, snapshot: Snapshot, kept: Kept, others: Others, *, patient: bool = False) -> pa.Table:
         """The relation's rows as of the snapshot; ``others`` are those there were then.
 
-        Raises :class:`~headrace.query.Again` where the state in memory is newer, unless the caller is patient
+        Raises :class:`~headrace.table.query.Again` where the state in memory is newer, unless the caller is patient
         enough for the store to merge it.
         """
         changed = self._changed(snapshot, kept, others)
@@ -112,7 +113,7 @@ class Answers:
             self.evaluations += 1
             rows = kept.evaluate(Evaluation(self, snapshot, kept, others, patient))
             if last is None or last.epoch < changed:
-                self._refreshes[kept.name] = Refresh(changed, rows, time.perf_counter() - started)
+                self._refreshes[kept.name] = Evaluated(changed, rows, time.perf_counter() - started)
             return rows
 
     def is_fresh(self, snapshot: Snapshot, kept: Kept, others: Others) -> bool:
@@ -120,7 +121,7 @@ class Answers:
         last = self._refreshes.get(kept.name)
         return last is not None and last.epoch == self._changed(snapshot, kept, others)
 
-    def last(self, name: str) -> Refresh | None:
+    def last(self, name: str) -> Evaluated | None:
         return self._refreshes.get(name)
 
     def forget(self, kept: Kept) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.base.interrupts import Lock
 from headrace.catalog import Catalog, Relation, Stream
+from headrace.engine.places import Choice
 from headrace.engine.stage import StateRows
 from headrace.engine.work import is_grouped
 from headrace.errors import CatalogError
-from headrace.interrupts import Lock
 from headrace.keep.answers import Answers, Others
 from headrace.keep.compaction import Compaction
 from headrace.keep.family import FAMILIES, Family
@@ -32,6 +33,8 @@ class Keeper:
         self._kept: dict[str, Kept] = {}
         self._owners: dict[str, Kept] = {}
         """By the references to their states."""
+        self.ran: dict[str, Choice] = {}
+        """Where the last insert's work for a state ran, and why there."""
         self._reopening = Lock()
         self.compaction = Compaction(runtime, self.owner, self.answers)
 

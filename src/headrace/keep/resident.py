@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from headrace.engine import fold
 from headrace.engine.columns import (
-    Column,
-    Moments,
+    MomentColumns,
+    PartialColumn,
     Unfoldable,
-    Values,
+    ValueColumn,
     grown,
     is_key,
     is_partial,
@@ -182,13 +182,13 @@ class _Keys:
         return np.array([*known, 0], np.int64)[places]
 
 
-def _columns_of(state: State) -> list[Column]:
+def _columns_of(state: State) -> list[PartialColumn]:
     place = {c.name: i for i, (c, _) in enumerate(state.partials)}
-    columns: list[Column] = [
-        Moments(place[m.mean.name], place[m.m2.name], place[m.rest.name], place[m.count.name])
+    columns: list[PartialColumn] = [
+        MomentColumns(place[m.mean.name], place[m.m2.name], place[m.rest.name], place[m.count.name])
         for m in moments_of(state.partials)
     ]
     for i, (column, agg) in enumerate(state.partials):
         if agg.fn not in MOMENTS:
-            columns.append(Values(i, column.type, agg.fn))
+            columns.append(ValueColumn(i, column.type, agg.fn))
     return columns

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace import tables
 from headrace.catalog import Table
 from headrace.engine.plan_sql import quote_native
 from headrace.plan.nodes import is_leaf
 from headrace.plan.refs import Ref, TableRef
-from headrace.query import Prepared
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
+from headrace.table import rows as tables
+from headrace.table.query import Prepared
 from headrace.types import arrow_schema
 
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.boundary import public
+from headrace.base.boundary import public
+from headrace.base.wording import shown
 from headrace.engine.session import require_session
 from headrace.errors import HeadraceError, StoreError
 from headrace.move import claim, states
@@ -27,7 +28,6 @@ from headrace.move.priority import enter
 from headrace.move.program import classic, of_json, program_of, session_for
 from headrace.move.query import RunningQuery
 from headrace.move.ticket import Ticket, load
-from headrace.wording import shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from typing import Protocol
 from headrace.errors import StoreError
 from headrace.move.files import Folder
 from headrace.move.ticket import Ticket, finish
-from headrace.store.directory import Lock
+from headrace.store.directory import DirectoryLock
 
 LEASE_SECONDS = 60.0
 _RENEWALS = 6
@@ -27,13 +27,13 @@ _RENEWALS = 6
 CLAIM = "claim"
 
 
-class Claim(Protocol):
+class TicketClaim(Protocol):
     """The right to resume a ticket."""
 
     def release(self) -> None: ...
 
 
-def claim(folder: Folder, lease_seconds: float = LEASE_SECONDS) -> Claim:
+def claim(folder: Folder, lease_seconds: float = LEASE_SECONDS) -> TicketClaim:
     """Take the right to resume the ticket in ``folder``, or say who has it."""
     local = folder.local
     return claim_local(local) if local is not None else Lease(folder, lease_seconds)
@@ -45,10 +45,10 @@ def in_use(where: str, who: str) -> StoreError:
     )
 
 
-def claim_local(path: Path) -> Claim:
+def claim_local(path: Path) -> TicketClaim:
     """A claim on a folder of this machine."""
     try:
-        return Lock(path / CLAIM)
+        return DirectoryLock(path / CLAIM)
     except StoreError as error:
         raise in_use(str(path), error.message.rpartition("open in ")[2] or "another process") from None
     except OSError as error:
@@ -65,7 +65,7 @@ class Origin:
 
     folder: Folder
     ticket: Ticket
-    claim: Claim
+    claim: TicketClaim
     keep: bool
 
     def use_up(self) -> None:

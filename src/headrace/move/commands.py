@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.move import runs
 from headrace.move.files import Folder
 from headrace.move.listing import here, listed, there
-from headrace.result import Result
+from headrace.statement.result import Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +104,7 @@ def add(app: typer.Typer, reported: Reported, show: Callable[[Result, int], None
     ) -> None:
         """Suspend a query that headrace run or resume has started on this machine."""
         with reported():
-            print(runs.Run(id).suspend(runs.Order(False if give_up else None, runs.seconds(grace))))
+            print(runs.RunSeen(id).suspend(runs.Order(False if give_up else None, runs.seconds(grace))))
 
     @app.command("tickets")
     def _(
@@ -146,7 +146,7 @@ def vacate(grace: float) -> dict[str, str | HeadraceError]:
     """Suspend every query that runs here, side by side: the ticket of each, or why there is none."""
     running = runs.living()
 
-    def one(run: runs.Run) -> str | HeadraceError:
+    def one(run: runs.RunSeen) -> str | HeadraceError:
         try:
             return run.suspend(runs.Order(grace=grace), patience=max(10.0, grace / 2))
         except HeadraceError as error:

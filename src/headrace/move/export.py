@@ -24,7 +24,10 @@ import duckdb
 import pyarrow as pa
 
 import headrace
-from headrace.boundary import path_given, public
+from headrace.base.boundary import path_given, public
+from headrace.base.native import native_connection
+from headrace.base.private import inside, make_folder, new_file, open_file, parse_json, parts_of, unsafe, write_text
+from headrace.base.temporary import temporary_folder
 from headrace.errors import SqlError, StoreError
 from headrace.move.claim import CLAIM, claim_local
 from headrace.move.contents import require_definitions
@@ -40,12 +43,9 @@ from headrace.move.ticket import (
     require_readable_plain,
     sealed,
 )
-from headrace.native import native_connection
-from headrace.private import inside, make_folder, new_file, open_file, parse_json, parts_of, unsafe, write_text
-from headrace.spark.inbox import INBOX
 from headrace.spark.published import CHECKPOINTS
 from headrace.store.directory import DATABASE, LOG, MARKER, SEGMENTS, UNFINISHED, checksum, sync_file
-from headrace.temporary import temporary_folder
+from headrace.stream.inbox import INBOX
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.private import make_folder
 from headrace.errors import StoreError
 from headrace.move.java_aid import java_aid
-from headrace.private import make_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

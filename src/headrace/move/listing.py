@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import StoreError
 from headrace.move.files import Folder
 from headrace.move.ticket import STATE, USED, Ticket, load_local, ticket_in
-from headrace.result import Result
+from headrace.statement.result import Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ _STATES = {"NOT_A_TICKET": "not finished", "TICKET_DAMAGED": "damaged"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TicketPlace:
     """A folder that may hold a ticket."""
 
     address: str
@@ -30,19 +30,19 @@ class Place:
     """Whether a file or folder of this name stands in it."""
 
 
-def here(folder: Path) -> Iterator[Place]:
+def here(folder: Path) -> Iterator[TicketPlace]:
     """What is in a folder of this machine; Spark is not needed."""
     if not folder.is_dir():
         raise _no_folder(str(folder))
     for each in sorted(folder.iterdir()):
-        yield Place(str(each), partial(load_local, each), partial(_stands, each))
+        yield TicketPlace(str(each), partial(load_local, each), partial(_stands, each))
 
 
 def _stands(folder: Path, name: str) -> bool:
     return (folder / name).exists()
 
 
-def there(spark: SparkSession, address: str) -> Iterator[Place]:
+def there(spark: SparkSession, address: str) -> Iterator[TicketPlace]:
     """What is at an address."""
     folder = Folder(spark, address)
     names = folder.folders()
@@ -50,10 +50,10 @@ def there(spark: SparkSession, address: str) -> Iterator[Place]:
         raise _no_folder(folder.address)
     for name in names:
         each = Folder(spark, f"{folder.address}/{name}")
-        yield Place(each.address, partial(ticket_in, each), each.exists)
+        yield TicketPlace(each.address, partial(ticket_in, each), each.exists)
 
 
-def listed(places: Iterable[Place]) -> Result:
+def listed(places: Iterable[TicketPlace]) -> Result:
     """The tickets among these places, newest first."""
     import pyarrow as pa
 

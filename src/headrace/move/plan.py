@@ -87,7 +87,7 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """An operator whose rows come from state: ``pipeline`` has left them."""
 
     operator: Operator
@@ -180,16 +180,16 @@ def worth_moving(
     return {kept for pipeline in state for kept in least(pipeline)[1]}
 
 
-def placements(root: Operator, state: Collection[Pipeline]) -> list[Place]:
+def placements(root: Operator, state: Collection[Pipeline]) -> list[Placement]:
     """Where state replaces work, topmost first (Algorithm 6.6): a place below another is no place.
 
     Rows go in below the breaker, for the target may shuffle them into other partitions or index them itself. The
     plan may read one relation in many places: all of them are replaced. Each pipeline that has a place is to be
     extracted, once; printed, the algorithm keeps a list, which extracts what is read twice twice.
     """
-    found: list[Place] = []
+    found: list[Placement] = []
 
-    def note(place: Place) -> Operator:
+    def note(place: Placement) -> Operator:
         found.append(place)
         return place.operator
 
@@ -200,7 +200,7 @@ def placements(root: Operator, state: Collection[Pipeline]) -> list[Place]:
 def modified(
     root: Operator,
     state: Collection[Pipeline],
-    scan: Callable[[Place], Operator],
+    scan: Callable[[Placement], Operator],
     remake: Callable[[Operator, tuple[Operator, ...]], Operator],
 ) -> Operator:
     """The plan that reads ``state`` at every place. ``remake`` gives an operator new inputs; the rest stays as is."""
@@ -218,7 +218,7 @@ def modified(
             if pipeline is None and pruning:
                 pipeline = keys.get(operator.identity)
             if pipeline is not None:
-                return scan(Place(operator, pipeline))
+                return scan(Placement(operator, pipeline))
             index, pruning = None, False
         if operator.holding is Holding.INDEX:
             index = operator.index
@@ -230,6 +230,6 @@ def modified(
     return visit(root, None, False)
 
 
-def extracted(places: Collection[Place]) -> list[Pipeline]:
+def extracted(places: Collection[Placement]) -> list[Pipeline]:
     """The pipelines to extract for these places: each once, in the order of their first place."""
     return list(dict.fromkeys(place.pipeline for place in places))

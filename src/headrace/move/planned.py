@@ -12,7 +12,7 @@ from headrace.errors import StoreError
 from headrace.move.inputs import list_anew
 from headrace.move.plan import Operator, Pipeline, dependencies, in_order, placements
 from headrace.move.program import Program, copy_of, frame_of
-from headrace.move.spark_plans import PlanReader, Stage, Stages, each_of, with_state
+from headrace.move.spark_plans import PlanReader, SparkStage, Stages, each_of, with_state
 from headrace.move.states import types_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Planned:
     def analyzed(self) -> Any:
         return self.frame._jdf.queryExecution().analyzed()
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[SparkStage]:
         """The stages made so far, each after those it reads."""
         if not self.is_adaptive:
             return []

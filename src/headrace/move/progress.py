@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.move import states
 from headrace.move.plan import Pipeline
-from headrace.move.spark_plans import Stage
+from headrace.move.spark_plans import SparkStage
 
 if TYPE_CHECKING:
     from headrace.move.planned import Planned
@@ -65,7 +65,7 @@ class Progress:
 
 
 def pipelines_of(
-    planned: Planned, held: Mapping[Pipeline, Stage], carried: Mapping[Pipeline, states.State]
+    planned: Planned, held: Mapping[Pipeline, SparkStage], carried: Mapping[Pipeline, states.StageState]
 ) -> Iterator[PipelineProgress]:
     """The pipelines of a plan, where ``held`` has run and ``carried`` came with a ticket."""
     for pipeline in planned.depends:

@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.boundary import public
+from headrace.base.boundary import public
+from headrace.base.parquet_files import spark_frame
 from headrace.engine.failures import from_spark
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.move import states, ticket
@@ -30,10 +31,9 @@ from headrace.move.planned import Planned, plan, plan_as
 from headrace.move.program import settings_of
 from headrace.move.progress import PipelineProgress, Progress, pipelines_of, watch
 from headrace.move.selection import needed, worth
-from headrace.move.spark_plans import Stage
+from headrace.move.spark_plans import SparkStage
 from headrace.move.ticket import Ticket
-from headrace.parquet_files import spark_frame
-from headrace.result import Result
+from headrace.statement.result import Result
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ class RunningQuery:
         self._answering = False
         self._attempt: Attempt | None = None
         """The attempt that runs; none while the query is paused or stopped."""
-        self._kept: dict[Pipeline, Stage] = {}
+        self._kept: dict[Pipeline, SparkStage] = {}
         """Stages of an earlier attempt whose rows stand in the plan."""
         before = origin.ticket if origin is not None and restarted is None else None
         self._inputs = Inputs.of_json(before.manifest["inputs"]) if before is not None else None
@@ -364,7 +364,7 @@ class RunningQuery:
         cached = before.cached_at()
         again = plan_as(before.root.identity, lambda: plan(before.program, before.pristine, cached, fresh=True))
         inputs = inputs_of(again.reader, again.root)
-        kept: dict[Pipeline, Stage] = {}
+        kept: dict[Pipeline, SparkStage] = {}
         try:
             self._all_inputs().check(inputs)
             again = again.with_state(rows, types)
@@ -396,7 +396,7 @@ class RunningQuery:
                 self._changing.acquire()
         self._must_run("suspend")
 
-    def _worth_waiting(self, stage: Stage, waited: float) -> bool:
+    def _worth_waiting(self, stage: SparkStage, waited: float) -> bool:
         """Whether to go on waiting for a stage in flight.
 
         One that gets on has more and more at stake. One that does not, because others that are not worth it have the
@@ -433,7 +433,7 @@ class RunningQuery:
 
     # State -------------------------------------------------------------------------------------------------------
 
-    def _stages(self) -> dict[Pipeline, Stage]:
+    def _stages(self) -> dict[Pipeline, SparkStage]:
         """The stages so far; those of an earlier attempt until their rows are exchanged again."""
         found = {stage.pipeline: stage for stage in self._planned.stages()}
         for pipeline, stage in self._kept.items():
@@ -441,10 +441,10 @@ class RunningQuery:
                 found[pipeline] = stage
         return found
 
-    def _finished(self) -> list[Stage]:
+    def _finished(self) -> list[SparkStage]:
         return [stage for stage in self._stages().values() if stage.finished and states.writable(stage)]
 
-    def _carried(self) -> dict[Pipeline, states.State]:
+    def _carried(self) -> dict[Pipeline, states.StageState]:
         """State that came with a ticket and stands in the plan."""
         if self._origin is None:
             return {}
@@ -460,14 +460,14 @@ class RunningQuery:
         taken = worth(self._user, self._planned, held, carried)
         return sum(states.size_of(held[p])[0] if p in held else carried[p].bytes for p in taken)
 
-    def _write(self, folder: Folder, finished: Collection[Stage]) -> Ticket:
+    def _write(self, folder: Folder, finished: Collection[SparkStage]) -> Ticket:
         """Write a ticket of the stages given: state first, the manifest last."""
         held = {stage.pipeline: stage for stage in finished}
         carried = self._carried()
         known = self.progress()
         io = states.io_session(self._user)
 
-        def one(numbered: tuple[int, Pipeline]) -> states.State:
+        def one(numbered: tuple[int, Pipeline]) -> states.StageState:
             number, pipeline = numbered
             name = f"{ticket.STATE}/{number}"
             if pipeline in held:
@@ -505,7 +505,7 @@ class RunningQuery:
         return self._inputs or inputs_of(self._planned.reader, self._planned.root)
 
 
-def _held(spark: SparkSession, stage: Stage) -> Callable[[], Any]:
+def _held(spark: SparkSession, stage: SparkStage) -> Callable[[], Any]:
     return lambda: states.rows_of(spark, stage)
 
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.base.private import has_shape, inside, make_folder, read_json, write_text
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.move.files import unusable
-from headrace.private import has_shape, inside, make_folder, read_json, write_text
-from headrace.store.directory import Lock, is_locked
+from headrace.store.directory import DirectoryLock, is_locked
 
 
 def folder() -> Path:
@@ -56,7 +56,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunSeen:
     """A running query as other processes see it."""
 
     id: str
@@ -151,10 +151,10 @@ class Entry:
     """A query of this process, as long as it runs."""
 
     def __init__(self, id: str, query: str) -> None:
-        self._run = Run(id)
+        self._run = RunSeen(id)
         self._about = {"pid": os.getpid(), **_place(), "query": query, "began": time.time()}
         try:
-            self._lock = Lock(self._run.path("lock"))  # first: no entry is seen without it
+            self._lock = DirectoryLock(self._run.path("lock"))  # first: no entry is seen without it
             self._run.put(self._about)
         except OSError as error:
             raise _unusable(folder(), error) from None
@@ -187,11 +187,11 @@ class Entry:
             self._run.path("order").unlink(missing_ok=True)
 
 
-def living() -> list[Run]:
+def living() -> list[RunSeen]:
     """The queries that run now on this host; entries of processes of this host that died are removed."""
     found = []
     for file in sorted(folder().glob("*.json")):
-        run = Run(file.stem)
+        run = RunSeen(file.stem)
         with suppress(OSError, HeadraceError):  # another user's, or gone meanwhile
             entry = run.read()
             if not _here(entry):

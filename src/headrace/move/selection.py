@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.move import states
 from headrace.move.plan import Pipeline, extracted, placements, state_of, worth_moving
 from headrace.move.planned import Planned
-from headrace.move.spark_plans import Stage
+from headrace.move.spark_plans import SparkStage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +21,7 @@ def needed(planned: Planned, finished: Collection[Pipeline]) -> list[Pipeline]:
 
 
 def worth(
-    spark: SparkSession, planned: Planned, held: Mapping[Pipeline, Stage], carried: Collection[Pipeline]
+    spark: SparkSession, planned: Planned, held: Mapping[Pipeline, SparkStage], carried: Collection[Pipeline]
 ) -> list[Pipeline]:
     """What to extract, where some of it is better computed again.
 

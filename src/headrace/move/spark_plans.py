@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.move.java_aid import java_aid
-from headrace.move.plan import Holding, Operator, Pipeline, Place, modified
+from headrace.move.plan import Holding, Operator, Pipeline, Placement, modified
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +172,7 @@ def each_of(items: Any) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class SparkStage:
     """A query stage of adaptive execution that holds, or will hold, the rows of a pipeline."""
 
     pipeline: Pipeline
@@ -201,16 +201,16 @@ class Stages:
             self._by_form.setdefault(int(operator.node.canonicalized().hashCode()), []).append(operator)
         self._by_identity = {o.identity: o.pipeline for o in exchanges if o.holding is Holding.ROWS}
         self._pipelines = {operator.pipeline for operator in exchanges}
-        self._found: dict[int, Stage | None] = {}
+        self._found: dict[int, SparkStage | None] = {}
 
-    def so_far(self) -> dict[Pipeline, Stage]:
-        found: dict[Pipeline, Stage] = {}
+    def so_far(self) -> dict[Pipeline, SparkStage]:
+        found: dict[Pipeline, SparkStage] = {}
         for entry in each_of(self._made.toList()):
             node = entry._2()
             key = self._reader.number(node)
             if key not in self._found:
                 pipeline = self._pipeline(entry._1(), node)
-                self._found[key] = Stage(pipeline, node) if pipeline in self._pipelines else None
+                self._found[key] = SparkStage(pipeline, node) if pipeline in self._pipelines else None
             stage = self._found[key]
             if stage is not None and (stage.pipeline not in found or stage.finished):
                 found[stage.pipeline] = stage
@@ -245,7 +245,7 @@ def with_state(
     def sequence(nodes: list[Any]) -> Any:
         return jvm.PythonUtils.toSeq(nodes)
 
-    def scan(place: Place) -> Operator:
+    def scan(place: Placement) -> Operator:
         if place.pipeline not in rdds:
             rdds[place.pipeline] = state[place.pipeline]()
         old = place.operator.node

@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.parquet_files import spark_reader
+from headrace.base.private import parts_of
 from headrace.errors import StoreError
 from headrace.move.files import Folder
 from headrace.move.java_aid import java_aid
 from headrace.move.plan import Holding, Pipeline
-from headrace.move.spark_plans import Stage, each_of
-from headrace.parquet_files import spark_reader
-from headrace.private import parts_of
+from headrace.move.spark_plans import SparkStage, each_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ class StateFile:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StageState:
     """The rows of a pipeline in a ticket."""
 
     pipeline: Pipeline
@@ -86,14 +86,15 @@ class State:
         }
 
     @staticmethod
-    def of_json(found: dict[str, Any]) -> State:
+    def of_json(found: dict[str, Any]) -> StageState:
         """A state as it was written.
 
-        >>> state = State(Pipeline("x", Holding.ROWS), "Exchange", "state/0", ('"long"',), (StateFile("a", 1, 2),), 3)
-        >>> State.of_json(state.as_json()) == state
+        >>> rows = (StateFile("a", 1, 2),)
+        >>> state = StageState(Pipeline("x", Holding.ROWS), "Exchange", "state/0", ('"long"',), rows, 3)
+        >>> StageState.of_json(state.as_json()) == state
         True
         """
-        return State(
+        return StageState(
             Pipeline(found["identity"], Holding(found["holding"]), found["index"]),
             found["operator"],
             found["folder"],
@@ -116,12 +117,12 @@ def types_of(node: Any) -> tuple[str, ...]:
     return tuple(str(attribute.dataType().json()) for attribute in each_of(node.output()))
 
 
-def writable(stage: Stage) -> bool:
+def writable(stage: SparkStage) -> bool:
     """Whether Parquet can hold the stage's columns, and the stage still has its rows."""
     return all(stored(json.loads(text)) is not None for text in types_of(stage.node)) and has_rows(stage)
 
 
-def has_rows(stage: Stage) -> bool:
+def has_rows(stage: SparkStage) -> bool:
     """Whether a finished stage still has its rows: of NOT IN over a NULL it keeps only that there was one."""
     return stage.pipeline.holding is not Holding.INDEX or "AllNullKeys" not in str(
         stage.node.plan().executeBroadcast().value().getClass().getSimpleName()
@@ -156,7 +157,7 @@ def _fields(prefix: str, types: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"name": f"{prefix}{i}", "type": type, "nullable": True, "metadata": {}} for i, type in enumerate(types)]
 
 
-def rows_of(spark: SparkSession, stage: Stage) -> Any:
+def rows_of(spark: SparkSession, stage: SparkStage) -> Any:
     """The RDD of a finished stage's rows, read where they are; nothing is computed again."""
     if str(stage.node.getClass().getSimpleName()).startswith("Shuffle"):
         return stage.node.execute()
@@ -167,7 +168,7 @@ def rows_of(spark: SparkSession, stage: Stage) -> Any:
     return context._jsc.sc().parallelize(rows, context.defaultParallelism, tag)
 
 
-def size_of(stage: Stage) -> tuple[int, int | None]:
+def size_of(stage: SparkStage) -> tuple[int, int | None]:
     """Bytes and rows of a finished stage, as Spark measured them."""
     found = stage.node.getRuntimeStatistics()
     rows = int(str(found.rowCount().get())) if found.rowCount().isDefined() else None
@@ -177,7 +178,7 @@ def size_of(stage: Stage) -> tuple[int, int | None]:
     return int(str(found.sizeInBytes())), rows
 
 
-def cost_of_moving(spark: SparkSession, stage: Stage) -> float:
+def cost_of_moving(spark: SparkSession, stage: SparkStage) -> float:
     """Seconds to write the rows of a finished stage and read them elsewhere, as measured.
 
     A small shuffle costs nothing: it stands for all that was read for it. A broadcast is mostly a small table that is
@@ -196,7 +197,7 @@ def seconds_a_byte(spark: SparkSession) -> float:
     return _CORE_SECONDS_A_BYTE / _cores(spark)
 
 
-def at_stake(spark: SparkSession, stage: Stage) -> float:
+def at_stake(spark: SparkSession, stage: SparkStage) -> float:
     """Seconds of work that are lost if a stage in flight is given up; none if its rows would not be worth moving.
 
     What is left of it has to be done in any case, here or elsewhere. So to finish it is worth it if to move its rows,
@@ -221,7 +222,7 @@ def _tasks_finished(spark: SparkSession, exchange: Any) -> int:
     return int(running.get().numAvailableOutputs()) if running.isDefined() else 0
 
 
-def cost_of_running(spark: SparkSession, stage: Stage) -> float:
+def cost_of_running(spark: SparkSession, stage: SparkStage) -> float:
     """Seconds it took to make the rows of a finished stage; infinite where Spark does not say.
 
     Without shuffling or broadcasting them: rows that moved are, as those that are computed again.
@@ -257,21 +258,21 @@ def _cores(spark: SparkSession) -> int:
     return max(1, spark.sparkContext.defaultParallelism)
 
 
-def write(io: SparkSession, folder: Folder, name: str, stage: Stage) -> State:
+def write(io: SparkSession, folder: Folder, name: str, stage: SparkStage) -> StageState:
     """Write the rows of a finished stage below ``folder``."""
     types = types_of(stage.node)
     files, rows = _written(io, folder, name, _frame(io, rows_of(io, stage), types), size_of(stage)[0])
-    return State(stage.pipeline, operator_of(stage), name, types, files, rows)
+    return StageState(stage.pipeline, operator_of(stage), name, types, files, rows)
 
 
-def copy(io: SparkSession, source: Folder, state: State, folder: Folder, name: str) -> State:
+def copy(io: SparkSession, source: Folder, state: StageState, folder: Folder, name: str) -> StageState:
     """Take a state that no stage has read yet over into another ticket."""
     frame = spark_reader(io).schema(_schema(state.types)).parquet(f"{source.address}/{state.folder}")
     files, rows = _written(io, folder, name, frame, state.bytes)
-    return State(state.pipeline, state.operator, name, state.types, files, rows)
+    return StageState(state.pipeline, state.operator, name, state.types, files, rows)
 
 
-def check(folder: Folder, states: list[State]) -> None:
+def check(folder: Folder, states: list[StageState]) -> None:
     """Every file of the states is there as it was written, or an error says which is not."""
     for state in states:
         parts_of(folder.address, state.folder)
@@ -297,7 +298,7 @@ def check(folder: Folder, states: list[State]) -> None:
 _DAMAGED = 'resume with on_mismatch="restart" to run the query from the beginning'
 
 
-def reader(io: SparkSession, folder: Folder, state: State) -> Callable[[], Any]:
+def reader(io: SparkSession, folder: Folder, state: StageState) -> Callable[[], Any]:
     """A function to the RDD of a state's rows; files are read when the rows are."""
 
     def rows() -> Any:
@@ -363,7 +364,7 @@ def _write(folder: Folder, name: str, frame: DataFrame, files: int) -> int:
     return int(seen.get["rows"])
 
 
-def exchange_of(stage: Stage) -> Any:
+def exchange_of(stage: SparkStage) -> Any:
     """The exchange a stage ran."""
     node = stage.node.plan()
     while str(node.getClass().getSimpleName()).startswith("Reused"):
@@ -375,7 +376,7 @@ def _is_shuffle(exchange: Any) -> bool:
     return "Shuffle" in str(exchange.getClass().getSimpleName())
 
 
-def operator_of(stage: Stage) -> str:
+def operator_of(stage: SparkStage) -> str:
     return text_of(exchange_of(stage))
 
 
@@ -388,7 +389,7 @@ def text_of(exchange: Any) -> str:
     return f"{how} of {' '.join(str(node.simpleString(6)).split())[:100]}"
 
 
-def seconds_of(spark: SparkSession, stage: Stage) -> float | None:
+def seconds_of(spark: SparkSession, stage: SparkStage) -> float | None:
     """How long Spark ran a finished stage, where it still knows."""
     node = exchange_of(stage)
     if _is_shuffle(node):
@@ -400,7 +401,7 @@ def seconds_of(spark: SparkSession, stage: Stage) -> float | None:
     return sum(int(metrics.apply(name).value()) for name in names if metrics.contains(name)) / 1000
 
 
-def let_go(spark: SparkSession, stages: Collection[Stage]) -> None:
+def let_go(spark: SparkSession, stages: Collection[SparkStage]) -> None:
     """Free what finished stages hold: the query will not need it here."""
     context: Any = spark.sparkContext
     cleaner = context._jsc.sc().cleaner()

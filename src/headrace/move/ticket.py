@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.private import has_shape, parse_json, read_bytes, require_plain
 from headrace.errors import StoreError
 from headrace.move.files import Folder, unusable
-from headrace.move.states import State, stored
-from headrace.private import has_shape, parse_json, read_bytes, require_plain
+from headrace.move.states import StageState, stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,8 +52,8 @@ class Ticket:
         return str(self.manifest["id"])
 
     @property
-    def states(self) -> list[State]:
-        return [State.of_json(each) for each in self.manifest["states"]]
+    def states(self) -> list[StageState]:
+        return [StageState.of_json(each) for each in self.manifest["states"]]
 
     @property
     def bytes(self) -> int:
@@ -156,7 +156,7 @@ def _is_complete(manifest: dict[str, Any]) -> bool:
     try:
         datetime.fromisoformat(manifest["made_at"]).timestamp()
         for state in manifest["states"]:
-            State.of_json(state)
+            StageState.of_json(state)
             if any(stored(parse_json(text)) is None for text in state["types"]):
                 return False
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError):

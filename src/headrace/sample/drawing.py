@@ -14,14 +14,13 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from headrace import query, tables
+from headrace.base.native import conform
+from headrace.base.parquet_files import ROW_NUMBER
 from headrace.catalog import Table
 from headrace.engine.failures import from_duckdb
 from headrace.engine.plan_sql import quote_native
 from headrace.errors import HeadraceError
-from headrace.file_tables import parquet_pieces
-from headrace.native import conform
-from headrace.parquet_files import ROW_NUMBER
+from headrace.input.parquet import first_bad_value, select_items
 from headrace.plan.nodes import Draw, Leaf, Node, is_leaf, rewrite_plan, with_a_column
 from headrace.plan.refs import GivenRef, TableRef
 from headrace.runtime import Runtime
@@ -30,7 +29,9 @@ from headrace.sample.parquet_rows import Stretch, stretch_of, take_rows
 from headrace.sample.reservoir import Reservoir
 from headrace.sample.shares import shares
 from headrace.store import Snapshot
-from headrace.stream.parquet import first_bad_value, select_items
+from headrace.table import query
+from headrace.table import rows as tables
+from headrace.table.files import parquet_pieces
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from headrace.base.native import native_query
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.plan_sql import quote_native
-from headrace.engine.work import BATCH, Fragment, ParquetPart, PipelineCannot, Run
-from headrace.native import native_query
-from headrace.sample.limits import too_many_groups
+from headrace.engine.work import BATCH, Fragment, FragmentRun, ParquetPart, PipelineCannot
 from headrace.sample.parquet_rows import stretch_of, take_rows
 from headrace.sample.reservoir import Reservoir
+from headrace.sql.sample_limits import too_many_groups
 
 if TYPE_CHECKING:
     from headrace.engine.worker import Worker
@@ -83,7 +83,7 @@ def seen_schema(keys: list[pa.DataType]) -> pa.Schema:
     return pa.schema([*((f"k{i}", t) for i, t in enumerate(keys)), (SEEN, pa.int64())])
 
 
-class Feeder(Run):
+class Feeder(FragmentRun):
     """Draws for one feed from one slice."""
 
     def __init__(self, feed: Feed, worker: Worker, number: int) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.base.wording import counted
 from headrace.catalog import Catalog, Note, Relation, Stream
 from headrace.catalog.sample import Sample
 from headrace.engine import tasks
@@ -34,16 +35,15 @@ from headrace.plan.nodes import Filter, Leaf, Node, Project, leaves, walk_plan
 from headrace.plan.rules import optimize
 from headrace.runtime import Runtime
 from headrace.sample.feeding import PRIORITY, SEEN, Feed, lowest_sql, rows_schema, seen_schema, seen_sql
-from headrace.sample.limits import check_size, natural_seed, row_bytes, too_many_groups, too_many_rows
 from headrace.sample.statement import CreateSample
 from headrace.sql.binder import Binder
 from headrace.sql.estimates import COUNTS
 from headrace.sql.nondeterminism import refuse_nondeterministic
+from headrace.sql.sample_limits import check_size, natural_seed, row_bytes, too_many_groups, too_many_rows
 from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import parse
 from headrace.store import Snapshot, Transaction
 from headrace.types import Field, quote
-from headrace.wording import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -80,5 +80,5 @@ class SampleLine(Line):
 
     @property
     def insert_place(self) -> str | None:
-        place = self.asked.opened.loader.ran.get(self._sample.rows.ref)
+        place = self.asked.keeper.ran.get(self._sample.rows.ref)
         return place.place.value if place is not None else None

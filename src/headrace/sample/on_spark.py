@@ -30,17 +30,17 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from headrace.boundary import public
+from headrace.base.boundary import public
+from headrace.base.parquet_files import ROW_NUMBER, footer_of, is_plain_read, native_scan
 from headrace.engine.failures import from_spark, restored
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.session import spark_context
 from headrace.engine.tasks import Found, from_bytes, guarded, run_each, task_worker, to_bytes
 from headrace.errors import DataError, ExecutionError, HeadraceError
-from headrace.parquet_files import ROW_NUMBER, footer_of, is_plain_read, native_scan
-from headrace.sample.limits import MEMORY_BYTES, check_size, natural_seed
 from headrace.sample.parquet_rows import Stretch, divided, stretch_of, take_rows
 from headrace.sample.shares import shares, shares_by_threshold
 from headrace.settings import cores
+from headrace.sql.sample_limits import MEMORY_BYTES, check_size, natural_seed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

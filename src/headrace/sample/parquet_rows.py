@@ -15,7 +15,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from headrace.parquet_files import ROW_NUMBER, footer_of, native_scan
+from headrace.base.parquet_files import ROW_NUMBER, footer_of, native_scan
 
 Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.boundary import public
+from headrace.base.boundary import public
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

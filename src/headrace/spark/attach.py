@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 from headrace.catalog import Stream, file_name
 from headrace.engine.workers import require_workers
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, Position
-from headrace.frames import conform_frame
-from headrace.loading import Batch
-from headrace.spark.published import CHECKPOINTS, Definition
+from headrace.spark.published import CHECKPOINTS, KnownRelation
+from headrace.statement.load import SentBatch
 from headrace.store.writer import closed
+from headrace.stream.frames import conform_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-Feed = Callable[[str, "DataFrame", Batch], int]
+Feed = Callable[[str, "DataFrame", SentBatch], int]
 """Inserts a micro-batch into a stream, at most once; returns how many rows came."""
 
 
@@ -72,7 +72,7 @@ class Attachment:
         # The first micro-batch may come before start() has returned and the id is known here.
         source = f"attach {self._query_id.result()}"
         try:
-            self._feed_stream(self.stream, batch, Batch(source, number))
+            self._feed_stream(self.stream, batch, SentBatch(source, number))
         except HeadraceError as error:
             self._failure = error
             raise
@@ -177,7 +177,7 @@ class Attachments:
         ready = conform_frame(frame, stream)
         if checkpoint is None:
             part = "" if name is None else file_name(name)
-            checkpoint = str(self._database / CHECKPOINTS / Definition(stream, made).key / f"query-{part}")
+            checkpoint = str(self._database / CHECKPOINTS / KnownRelation(stream, made).key / f"query-{part}")
         options = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
         with self._lock:
             if (other := self._running.get(checkpoint)) is not None and other.isActive:

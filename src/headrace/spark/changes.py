@@ -15,12 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.base.native import conform, native_connection, native_query
+from headrace.base.parquet_files import parquet_rows
+from headrace.base.private import has_shape, make_folder, read_json
 from headrace.errors import DataError
-from headrace.native import conform, native_connection, native_query
-from headrace.parquet_files import parquet_rows
-from headrace.private import has_shape, make_folder, read_json
-from headrace.spark.inbox import write_whole
 from headrace.spark.published import CHANGES, write_rows
+from headrace.stream.inbox import write_whole
 
 EPOCH = "_epoch"
 WEIGHT = "_weight"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from headrace.catalog import Stream
 from headrace.errors import CatalogError, DataError, HeadraceError, Position
-from headrace.loading import Batch, Loader
 from headrace.spark import published
-from headrace.spark.inbox import INBOX, Ownership, Tray, bells, trays
+from headrace.statement.load import Loader, SentBatch
 from headrace.store.directory import remove
+from headrace.stream.inbox import INBOX, Ownership, Tray, bells, trays
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -63,7 +63,7 @@ class Porter:
             for batch, manifest in waiting:
                 try:
                     stream: Stream = db.catalog.get(manifest.stream, Stream)
-                    self._loader.take(stream, tray.files(manifest), Batch(f"sink {tray.query}", batch))
+                    self._loader.take(stream, tray.files(manifest), SentBatch(f"sink {tray.query}", batch))
                 except HeadraceError as error:
                     if error.condition != "DATABASE_CLOSED":  # closed meanwhile: the next owner takes it
                         tray.fail(batch, error)

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.base.parquet_files import write_parquet
+from headrace.base.private import has_shape, inside, make_folder, read_bytes, read_json
 from headrace.catalog import Relation, Stream, file_name, from_json
 from headrace.engine.failures import packed, restored
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, StoreError
-from headrace.parquet_files import write_parquet
-from headrace.private import has_shape, inside, make_folder, read_bytes, read_json
-from headrace.spark.inbox import INBOX, owned, ring, write_whole
 from headrace.store.directory import SCRATCH, remove
+from headrace.stream.inbox import INBOX, owned, ring, write_whole
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -39,7 +39,7 @@ _ASK = "ask-"
 
 
 @dataclass(frozen=True)
-class Definition:
+class KnownRelation:
     """A relation as other processes know it, and the epoch it was made in."""
 
     relation: Relation
@@ -99,7 +99,7 @@ def zone_of(database: Path) -> str:
     return zone
 
 
-def definition(database: Path, name: str) -> Definition:
+def definition(database: Path, name: str) -> KnownRelation:
     """The relation of that name."""
     found = [d for d in _catalog(database)["relations"] if d["name"].lower() == name.lower()]
     if not found:
@@ -109,12 +109,12 @@ def definition(database: Path, name: str) -> Definition:
             hint="SHOW TABLES, STREAMS, VIEWS list them",
         )
     try:
-        return Definition(from_json(found[0]["name"], found[0]["kind"], found[0]["body"]), found[0]["made"])
+        return KnownRelation(from_json(found[0]["name"], found[0]["kind"], found[0]["body"]), found[0]["made"])
     except (TypeError, KeyError, ValueError, AttributeError):
         raise _damaged_catalog(database) from None
 
 
-def readable(database: Path, name: str) -> Definition:
+def readable(database: Path, name: str) -> KnownRelation:
     """The relation of that name, which must have rows."""
     found = definition(database, name)
     if isinstance(found.relation, Stream):

@@ -20,17 +20,17 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from headrace.base.parquet_files import parquet_writer
 from headrace.catalog import Stream, View
 from headrace.errors import CatalogError, DataError
-from headrace.parquet_files import parquet_writer
-from headrace.spark.inbox import INBOX_BYTES, JOB, Manifest, Tray, require_database
+from headrace.input.rows import to_arrow
 from headrace.spark.published import definition, zone_of
-from headrace.stream.rows import to_arrow
+from headrace.stream.inbox import INBOX_BYTES, JOB, Manifest, Tray, require_database
 from headrace.types import arrow_schema, of_spark
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """What a task wrote."""
 
     query: str
@@ -58,7 +58,7 @@ class _Target:
             ) from None
         _require_fit(schema, self.stream)
 
-    def write(self, batches: Iterator[pa.RecordBatch], query: str, run: str, batch: int) -> Written:
+    def write(self, batches: Iterator[pa.RecordBatch], query: str, run: str, batch: int) -> WrittenRows:
         """A task's rows as a file of the query's tray."""
         path = Tray(self.database, query).new_file(batch)
         rows = 0
@@ -72,15 +72,15 @@ class _Target:
                     writer.write_table(whole)
                     rows += whole.num_rows
             if writer is None:
-                return Written(query, run, None, 0, 0)
+                return WrittenRows(query, run, None, 0, 0)
             writer.close()
             size = Tray.keep(path)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return Written(query, run, path.name, rows, size)
+        return WrittenRows(query, run, path.name, rows, size)
 
-    def commit(self, messages: Sequence[Written], batch: int) -> None:
+    def commit(self, messages: Sequence[WrittenRows], batch: int) -> None:
         """Put the batch, and wait until it is in the views, or safe in the inbox of a database nobody has open."""
         if not any(m.rows for m in messages):
             return
@@ -93,7 +93,7 @@ class _Target:
             limit=self.limit,
         )
 
-    def abort(self, messages: Sequence[Written]) -> None:
+    def abort(self, messages: Sequence[WrittenRows]) -> None:
         for message in messages:
             if message.file is not None:
                 Tray(self.database, message.query).discard([message.file])
@@ -105,7 +105,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._target = _Target(options, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         # The query is known here only: the commit is told the batch's number and nothing else.
         task = TaskContext.get()
         assert task is not None
@@ -131,7 +131,7 @@ class BatchSink(DataSourceArrowWriter):
         self._target = _Target(options, schema)
         self._job = f"{JOB}{uuid.uuid4()}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenRows:
         return self._target.write(iterator, self._job, self._job, 0)
 
     def commit(self, messages: list[Any]) -> None:

@@ -2,7 +2,7 @@
 
 ``option("view", …)`` gives the rows as of the moment the query is planned, from a file the owner publishes.
 ``option("stream", …)`` gives the rows of a stream that come while the query runs, until it pauses: each partition is a
-share of one reader of its ring (:mod:`headrace.stream.ring`), and what was read cannot be read again.
+share of one reader of its ring (:mod:`headrace.ring`), and what was read cannot be read again.
 ``option("changes", …)`` gives the changes: the columns, ``_epoch`` and ``_weight``, beginning with the whole
 relation. For ``spark.readStream`` an offset is an epoch, and the links between two epochs are files
 that stay as they are (:mod:`headrace.spark.changes`): a batch read again is the same.
@@ -21,18 +21,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.base.parquet_files import footer_of, open_parquet
 from headrace.errors import CatalogError, DataError
-from headrace.parquet_files import footer_of, open_parquet
+from headrace.ring import Ring, Scan
+from headrace.ring.flight import plain_schema
+from headrace.ring.home import find_ring
+from headrace.ring.layout import WORKERS
+from headrace.ring.ring import retried
+from headrace.ring.scan import ReaderTicket, WindowOver
 from headrace.spark.changes import EPOCH, WEIGHT, Chain
-from headrace.spark.inbox import owned, require_database
-from headrace.spark.published import Definition, ask, published_file, readable
+from headrace.spark.published import KnownRelation, ask, published_file, readable
 from headrace.spark.sink import BatchSink, StreamSink
-from headrace.stream.ring import Ring, Scan
-from headrace.stream.ring.flight import plain_schema
-from headrace.stream.ring.home import find_ring
-from headrace.stream.ring.layout import WORKERS
-from headrace.stream.ring.ring import retried
-from headrace.stream.ring.scan import Ticket, WindowOver
+from headrace.stream.inbox import owned, require_database
 from headrace.types import BIGINT, INT, Field, ddl
 
 
@@ -83,7 +83,7 @@ class _Named:
             )
         ((kind, name),) = given.items()
         self.changes = kind == "changes"
-        self.definition: Definition = readable(self.database, name)
+        self.definition: KnownRelation = readable(self.database, name)
         taken = {EPOCH, WEIGHT} & {c.name.lower() for c in self.definition.relation.columns}
         if self.changes and taken:
             raise DataError(
@@ -159,7 +159,7 @@ class _RingReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Share)
         ring = Ring.open(Path(partition.folder))
-        scan = Scan(ring, Ticket(partition.reader, partition.id), self._schema.names, partition.worker)
+        scan = Scan(ring, ReaderTicket(partition.reader, partition.id), self._schema.names, partition.worker)
         if scan.has_picked:
             raise retried(ring.stream)
         wanted = to_arrow_schema(self._schema, timezone="UTC")

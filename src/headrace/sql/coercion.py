@@ -33,8 +33,8 @@ from headrace.types import (
     TIMESTAMP_NTZ,
     TINYINT,
     VOID,
-    Part,
     Type,
+    TypePart,
     array,
     decimal,
     map_of,
@@ -116,7 +116,7 @@ def _wider_nested(a: Type, b: Type) -> Type | None:
     if any(STRING in pair and VOID not in pair and pair[0] != pair[1] for pair in pairs):
         return None
     parts = [
-        Part(p.name, met) for p, pair in zip(a.parts, pairs, strict=True) if (met := wider_type(*pair)) is not None
+        TypePart(p.name, met) for p, pair in zip(a.parts, pairs, strict=True) if (met := wider_type(*pair)) is not None
     ]
     if len(parts) < len(pairs):
         return None

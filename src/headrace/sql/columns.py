@@ -12,7 +12,7 @@ from headrace.types import MAP_HINT, VOID, Field, Schema, Type, parse_type
 
 
 @dataclass(frozen=True)
-class Definition:
+class Declaration:
     """What a CREATE of a relation says of it."""
 
     name: str
@@ -34,7 +34,7 @@ _TYPES = (
 )
 
 
-def definition(reader: Cursor) -> Definition:
+def definition(reader: Cursor) -> Declaration:
     """The relation a CREATE declares, from its name to the end of its column list.
 
     >>> from headrace.sql.lexer import tokens
@@ -70,7 +70,7 @@ def definition(reader: Cursor) -> Definition:
             )
     not_null = {k.lower() for k in key}
     columns = tuple(replace(f, nullable=f.nullable and f.name.lower() not in not_null) for f in fields)
-    return Definition(name, position, columns, key, key_position)
+    return Declaration(name, position, columns, key, key_position)
 
 
 def parse_columns(text: str) -> Schema:

@@ -1,6 +1,6 @@
 """Scalar expressions bound: a parse tree in, a typed tree out.
 
-Columns are found by a :class:`Scope`, types are Spark's (``sql/functions.py``
+Columns are found by a :class:`FieldScope`, types are Spark's (``sql/functions.py``
 has the rules), and whatever is not claimed there becomes text for Spark, typed
 by Spark's own analyzer. Nothing is evaluated.
 
@@ -29,7 +29,7 @@ from headrace.sql import literals
 from headrace.sql.arithmetic import Mismatch
 from headrace.sql.coercion import can_cast, cast
 from headrace.sql.expression_grammar import TYPED_LITERAL
-from headrace.sql.fields import CALLED_BARE, Analyzer, Scope, bind_field, bind_name
+from headrace.sql.fields import CALLED_BARE, Analyzer, FieldScope, bind_field, bind_name
 from headrace.sql.functions import (
     AGGREGATES,
     CAST_FUNCTIONS,
@@ -48,7 +48,7 @@ from headrace.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_N
 
 def bind_expr(
     node: exp.Expr,
-    scope: Scope,
+    scope: FieldScope,
     analyzer: Analyzer,
     *,
     zone: tzinfo | None = None,
@@ -96,7 +96,7 @@ _ONLY_IN_CALLS = (exp.Kwarg, exp.Alias, exp.Aliases, exp.Distinct)
 
 
 class _Binder:
-    def __init__(self, scope: Scope, analyzer: Analyzer, zone: tzinfo | None, left: dict[int, Left]) -> None:
+    def __init__(self, scope: FieldScope, analyzer: Analyzer, zone: tzinfo | None, left: dict[int, Left]) -> None:
         self.left = left
         self.scope = scope
         self.analyzer = analyzer
@@ -528,8 +528,8 @@ _SPECIAL: dict[type[exp.Expr], Callable[[_Binder, exp.Expr], Expr]] = {
 
 __all__ = [
     "Analyzer",
+    "FieldScope",
     "OutsideAlgebra",
-    "Scope",
     "bind_expr",
     "check_inside_algebra",
     "position_of",

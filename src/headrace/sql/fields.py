@@ -13,7 +13,7 @@ from headrace.plan.exprs import Call, Column, Expr, Literal, SparkExpr
 from headrace.types import STRING, Type, quote
 
 
-class Scope(Protocol):
+class FieldScope(Protocol):
     """Where column names are looked up."""
 
     def column(self, parts: tuple[str, ...], position: Position | None) -> Column:
@@ -37,7 +37,7 @@ CALLED_BARE = frozenset(("current_date", "current_timestamp", "current_time", "c
 """Functions that need no parentheses; a column of such a name comes first."""
 
 
-def bind_name(parts: tuple[str, ...], scope: Scope, analyzer: Analyzer, position: Position | None) -> Expr:
+def bind_name(parts: tuple[str, ...], scope: FieldScope, analyzer: Analyzer, position: Position | None) -> Expr:
     """The column of this name, or the field its last parts name."""
     try:
         return scope.column(parts, position)

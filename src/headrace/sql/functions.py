@@ -57,7 +57,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class AggregateRule:
     """An aggregate: its canonical name and a rule from arguments to (coerced arguments, type)."""
 
     name: str
@@ -408,12 +408,12 @@ def _boolean(args: Args) -> tuple[Args, Type] | None:
     return cast_all(args, BOOLEAN), BOOLEAN
 
 
-def _unary(canonical: str, rule: Callable[[Args], tuple[Args, Type] | None], *names: str) -> dict[str, Aggregate]:
-    return {name: Aggregate(canonical, 1, 1, rule) for name in names}
+def _unary(canonical: str, rule: Callable[[Args], tuple[Args, Type] | None], *names: str) -> dict[str, AggregateRule]:
+    return {name: AggregateRule(canonical, 1, 1, rule) for name in names}
 
 
-AGGREGATES: dict[str, Aggregate] = {
-    "count": Aggregate("count", 0, None, _count),
+AGGREGATES: dict[str, AggregateRule] = {
+    "count": AggregateRule("count", 0, None, _count),
     **_unary("sum", _sum, "sum"),
     **_unary("avg", _avg, "avg", "mean"),
     **_unary("min", _extreme, "min"),
@@ -447,7 +447,7 @@ __all__ = [
     "OTHER_FORMS",
     "SCALARS",
     "TIME_UNIT_FIRST",
-    "Aggregate",
+    "AggregateRule",
     "Function",
     "Mismatch",
 ]

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from headrace.errors import SqlError
 from headrace.plan.nodes import Draw, Node
-from headrace.sample.limits import MEMORY_BYTES, check_size
+from headrace.sql.sample_limits import MEMORY_BYTES, check_size
 from headrace.sql.tree import OutsideAlgebra, position_of
 
 MAX_SEED = (1 << 63) - 1

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 from sqlglot import exp
 
+from headrace.base.wording import counted
 from headrace.catalog import Stream, Table
 from headrace.errors import ExecutionError, Position, SqlError
 from headrace.plan.exprs import Column, Expr, Literal
 from headrace.plan.nodes import Node, Project
 from headrace.sql.coercion import can_store, cast
 from headrace.types import Field, Schema, Type
-from headrace.wording import counted
 
 
 def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:

@@ -13,7 +13,7 @@ from headrace.plan.exprs import Call, Column, Expr, Literal
 from headrace.plan.nodes import Filter, Node, Project, UnionAll
 from headrace.sql.scope import Scope
 from headrace.sql.source import replace
-from headrace.types import BOOLEAN, DAY_TIME, TIMESTAMP, Part, struct
+from headrace.types import BOOLEAN, DAY_TIME, TIMESTAMP, TypePart, struct
 
 
 class Windows:
@@ -82,7 +82,7 @@ class Windows:
         return self._starts.get(expr, expr)
 
 
-WINDOW = struct(Part("start", TIMESTAMP), Part("end", TIMESTAMP))
+WINDOW = struct(TypePart("start", TIMESTAMP), TypePart("end", TIMESTAMP))
 
 
 def name_fields(tree: exp.Expr, window: exp.Expr) -> None:

@@ -31,9 +31,9 @@ from pathlib import Path
 
 import duckdb
 
+from headrace.base.private import make_folder, open_file, parse_json, protect, unsafe
+from headrace.base.temporary import OWNED
 from headrace.errors import StoreError
-from headrace.private import make_folder, open_file, parse_json, protect, unsafe
-from headrace.temporary import OWNED
 
 DATABASE = "headrace.duckdb"
 LOG = DATABASE + ".wal"
@@ -79,7 +79,7 @@ class Marker:
         return None  # of a newer format, which the database file will tell
 
 
-class Lock:
+class DirectoryLock:
     """The right to write a directory: an advisory ``flock``, released by the kernel when the process dies.
 
     ``flock`` and not a POSIX record lock: it belongs to the open file, so a second open in the
@@ -128,7 +128,7 @@ def _holder(pid: str = "", host: str = "", program: str = "") -> str:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process holds an exclusive lock on a file, as :class:`Lock` does; no file is not locked."""
+    """Whether some process holds an exclusive lock on a file, as :class:`DirectoryLock` does; no file is not locked."""
     try:
         fd = open_file(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -142,7 +142,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 def _forget_locks() -> None:
@@ -167,7 +167,7 @@ class Directory:
         try:
             _refuse_foreign(path)
             make_folder(Path(os.path.realpath(path)), top=True, tighten=not shared)
-            self._lock = Lock(path / LOCK)
+            self._lock = DirectoryLock(path / LOCK)
             try:
                 for below in (SEGMENTS, SCRATCH, *os.listdir(path)):
                     if below in (SEGMENTS, SCRATCH) or os.path.isdir(path / below):

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import duckdb
 
+from headrace.base.native import native_connection
+from headrace.base.private import protect
 from headrace.errors import StoreError
-from headrace.native import native_connection
-from headrace.private import protect
 from headrace.store.directory import LOG, UNFINISHED, Directory, Marker, fault_of, sync_file
 
 FORMAT = 4

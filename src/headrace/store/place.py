@@ -7,7 +7,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-from headrace.boundary import path_given
+from headrace.base.boundary import path_given
 from headrace.errors import StoreError
 from headrace.store.directory import DATABASE, MARKER, unwritable
 

@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from headrace.base.native import native_query
 from headrace.errors import StoreError
-from headrace.native import native_query
 from headrace.store.directory import DATABASE, checksum, damaged, fault_of
 from headrace.store.format import COUNTED, identifier, literal
 from headrace.store.ledger import MARKS, Ledger, filling_of, rewrite_of

@@ -20,16 +20,16 @@ from typing import TypeVar
 import duckdb
 import pyarrow as pa
 
+from headrace.base.interrupts import shielded, stoppable
+from headrace.base.private import inside
+from headrace.base.temporary import ClaimedFolder, claim, keep, sweep
 from headrace.errors import HeadraceError, StoreError
-from headrace.interrupts import shielded, stoppable
-from headrace.private import inside
 from headrace.store import format as file_format
 from headrace.store.directory import DATABASE, Directory, Marker, damaged, fault_of, remove, unwritable
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Glance, Readers, Snapshot
 from headrace.store.transaction import Transaction
 from headrace.store.writer import Writer, closed, load
-from headrace.temporary import Claimed, claim, keep, sweep
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Store:
         *,
         durability: str,
         group_ms: int,
-        claimed: Claimed | None,
+        claimed: ClaimedFolder | None,
     ) -> None:
         """Use :meth:`open`."""
         self.path = directory.path
@@ -110,7 +110,7 @@ class Store:
         ``accept_state`` goes on from what is there when the marker says that epochs are missing. ``shared`` leaves the
         directory's mode as it is, for a group that may read or write it.
         """
-        claimed: Claimed | None = None
+        claimed: ClaimedFolder | None = None
         if path is None:
             try:
                 claimed = claim()
@@ -152,7 +152,7 @@ class Store:
         group_ms: int,
         accept_state: bool,
         shared: bool,
-        claimed: Claimed | None,
+        claimed: ClaimedFolder | None,
     ) -> Store:
         directory = Directory(path, shared=shared)
         root: duckdb.DuckDBPyConnection | None = None
@@ -310,7 +310,7 @@ def _shut(
     cursor: duckdb.DuckDBPyConnection,
     root: duckdb.DuckDBPyConnection,
     directory: Directory,
-    claimed: Claimed | None,
+    claimed: ClaimedFolder | None,
 ) -> None:
     """Undo :meth:`Store.open`, step by step; each step happens even if one before it fails."""
     if os.getpid() != pid:

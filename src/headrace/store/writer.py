@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import duckdb
 import pyarrow as pa
 
+from headrace.base.interrupts import Interrupted, came_late, stoppable
 from headrace.errors import StoreError
-from headrace.interrupts import Interrupted, came_late, stoppable
 from headrace.store.directory import Directory, Marker, broken
 from headrace.store.durability import BULK_ROWS
 from headrace.store.format import COUNTED, microseconds

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.base.interrupts import carried, check
+from headrace.base.parquet_files import spark_frame
 from headrace.catalog import Stream
 from headrace.engine import tasks
 from headrace.engine.places import Choice, Place, choose
@@ -25,16 +27,14 @@ from headrace.engine.session import driver_host
 from headrace.engine.spark import frame_of_rows, frame_of_text
 from headrace.engine.stage import SparkSite, Stage, StateRows
 from headrace.engine.work import Fragment, PipelineCannot, Slice, Work
-from headrace.frames import checked_text, in_columns
-from headrace.interrupts import carried, check
-from headrace.parquet_files import spark_frame
+from headrace.input.arrow_file import slices_of, spool
+from headrace.input.csv import CsvOptions, QuotedNewline
+from headrace.input.files import TextSlice, plan_slices
+from headrace.ring.delivery import Address, Delivery
+from headrace.ring.layout import Layout
 from headrace.runtime import Runtime
 from headrace.settings import cores
-from headrace.stream.arrow_file import slices_of, spool
-from headrace.stream.csv import CsvOptions, QuotedNewline
-from headrace.stream.files import TextSlice, plan_slices
-from headrace.stream.ring.delivery import Address, Delivery
-from headrace.stream.ring.layout import Layout
+from headrace.stream.frames import checked_text, in_columns
 from headrace.types import Schema, arrow_schema
 
 if TYPE_CHECKING:
@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 
 THREAD_BYTES = 8 << 20
 """Files larger than this are read by a thread a core, when they are read in this process."""
-
-
-def stream_count(stream: str) -> str:
-    """The name the rows that came by a stream are counted under."""
-    return f"stream {stream}"
 
 
 class StaleCatalog(Exception):
@@ -95,9 +90,9 @@ Input = Rows | Files | Spooled | Frame
 class Intake:
     """Turns input into state rows."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, ran: dict[str, Choice] | None = None) -> None:
         self._runtime = runtime
-        self.ran: dict[str, Choice] = {}
+        self._ran = {} if ran is None else ran
         """Where the last insert's stages ran, by state, and why there."""
         self._made: dict[tuple[str, Callable[..., Fragment]], tuple[tuple[Stage, ...], Fragment]] = {}
 
@@ -172,7 +167,7 @@ class Intake:
             for stage in by_spark:
                 states |= stage.by_spark(site, frame)
             total = total or (count if count is not None else frame.count())
-        self.ran.update(choices)
+        self._ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
 
     def fragments(self, stream: Stream, native: Sequence[Stage]) -> tuple[Fragment, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from headrace.engine.pipelines import Pipeline
+from headrace.engine.pipelines import NativePipeline
 from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.work import BATCH, PARTIALS, Static
 from headrace.keep.kept import KeptState
@@ -81,7 +81,9 @@ class Compiled:
         except NotNative as refusal:
             return InsertPipeline(state.ref, pipeline.plan, columns, builds, None, refusal.reason)
         narrow = native_plan(pipeline.plan, source, zone=self.zone, narrow=True)
-        native = Pipeline(state.ref, wide, narrow if narrow != wide else None, state.merge(PARTIALS), state.schema)
+        native = NativePipeline(
+            state.ref, wide, narrow if narrow != wide else None, state.merge(PARTIALS), state.schema
+        )
         return InsertPipeline(state.ref, pipeline.plan, columns, builds, native, None)
 
 

@@ -11,10 +11,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from headrace.base.parquet_files import footer_of
+from headrace.base.wording import counted
 from headrace.catalog import Note, View
 from headrace.keep.answers import Evaluation
 from headrace.keep.kept import Kept
-from headrace.parquet_files import footer_of
 from headrace.plan.nodes import Node, leaves, tables_in
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.refs import KeptRef, RelationRef, TableRef
@@ -23,7 +24,6 @@ from headrace.store import Snapshot, Transaction
 from headrace.view import retention
 from headrace.view.compiled import Compiled
 from headrace.view.sharing import InsertPipeline
-from headrace.wording import counted
 
 R = TypeVar("R", bound=RelationRef)
 
@@ -86,7 +86,7 @@ class ContinuousView(Kept):
             tx.drop_relation(static_relation(self.name))
         tx.forget_count(retention.late_count(self.name))
 
-    def admit(self, tx: Transaction, rows: dict[str, pa.Table]) -> retention.Admission | None:
+    def admit(self, tx: Transaction, rows: dict[str, pa.Table]) -> retention.RetainingAdmission | None:
         return retention.admit(tx, self, rows)
 
     def notes(self, snapshot: Snapshot, rows: Callable[[], pa.Table]) -> list[Note]:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from headrace import query
 from headrace.catalog import View
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import quote_native
 from headrace.inside.listing import Line, listing
-from headrace.keep.answers import Refresh
+from headrace.keep.answers import Evaluated
 from headrace.plan.pipelines import State
 from headrace.sql.options import span_text
 from headrace.store import Snapshot
+from headrace.table import query
 from headrace.types import BIGINT, DOUBLE, STRING, TIMESTAMP, Field
 from headrace.view.continuous import ContinuousView
 from headrace.view.retention import late_count
@@ -87,7 +87,7 @@ class ViewLine(Line):
     # Its last answer
 
     @cached_property
-    def _last(self) -> Refresh | None:
+    def _last(self) -> Evaluated | None:
         return self.asked.keeper.answers.last(self.name) if self._view else None
 
     @property
@@ -114,7 +114,7 @@ class ViewLine(Line):
 
     def _choice(self, pipeline: InsertPipeline) -> Choice:
         """Where the last insert ran the pipeline; before the first, where a small one would."""
-        ran = self.asked.opened.loader.ran
+        ran = self.asked.keeper.ran
         if pipeline.state in ran:
             return ran[pipeline.state]
         settings = self.asked.runtime.settings

@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace import query
+from headrace.base.parquet_files import write_parquet
+from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, View
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import NotYetSupported, SqlError, StoreError
 from headrace.keep.family import Family, family
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
-from headrace.parquet_files import write_parquet
 from headrace.plan.nodes import Node, Project, leaves, streams_in
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
@@ -30,10 +30,10 @@ from headrace.sql.nondeterminism import refuse_nondeterministic
 from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
 from headrace.store import Snapshot, Transaction, writing
+from headrace.table import query
 from headrace.types import Field, Schema
 from headrace.view.compiled import Compiled, statics_of
 from headrace.view.continuous import ContinuousView, static_relation
-from headrace.wording import counted
 
 
 @family

@@ -49,7 +49,7 @@ class Clock:
 
 
 @dataclass
-class Admission:
+class RetainingAdmission:
     """What one commit means for a view that retains: rows left out, and groups to drop once the others are in."""
 
     view: ContinuousView
@@ -68,11 +68,11 @@ class Admission:
             tx.count(late_count(self.view.name), self.late)
 
 
-def admit(tx: Transaction, view: ContinuousView, rows: dict[str, pa.Table]) -> Admission | None:
+def admit(tx: Transaction, view: ContinuousView, rows: dict[str, pa.Table]) -> RetainingAdmission | None:
     """Take late rows out of ``rows``, state rows by state, as far as they are the view's."""
     if view.plan.retain is None:
         return None
-    admission = Admission(view)
+    admission = RetainingAdmission(view)
     for groups in view.plan.states:
         if groups.name == groups.grouping and _ref(view, groups) in rows:
             _admit(tx, view, groups, view.plan.retain, rows, admission)
@@ -84,7 +84,12 @@ def _ref(view: ContinuousView, state: State) -> str:
 
 
 def _admit(
-    tx: Transaction, view: ContinuousView, groups: State, retain: int, rows: dict[str, pa.Table], admission: Admission
+    tx: Transaction,
+    view: ContinuousView,
+    groups: State,
+    retain: int,
+    rows: dict[str, pa.Table],
+    admission: RetainingAdmission,
 ) -> None:
     clock = _clock(tx, view, groups)
     states = [s for s in view.plan.states if s.grouping == groups.name]

@@ -8,7 +8,7 @@ that several views ask for are computed once. Where the joins are the same and t
 keys are not, the rows are joined once, and every grouping reads those.
 
 Build sides are the same if they are one file, and files of the same rows are
-(``definition.py``). A build side always is the right side of a join, so each row of
+(``statement/define.py``). A build side always is the right side of a join, so each row of
 the stream goes through the joins by itself, and a filter on it may stand before or after.
 
 Small batches of plain groupings take another way: compiled loops (``engine/grouping.py``), for which one
@@ -25,17 +25,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.base.parquet_files import spark_frame
+from headrace.base.utf8 import HINT, INVALID
 from headrace.catalog import Stream
 from headrace.engine.columns import is_key, is_partial
-from headrace.engine.grouping import Asked, Grouped, Member
+from headrace.engine.grouping import AskedAggregate, Grouped, Member
 from headrace.engine.native_functions import can_raise
-from headrace.engine.pipelines import JOINED, MASK, Part, Pipeline, Pipelines, Shared
+from headrace.engine.pipelines import JOINED, MASK, NativePipeline, Pipelines, Shared, StateShare
 from headrace.engine.plan_sql import native_plan, quote_native
 from headrace.engine.spark import run_plan
 from headrace.engine.stage import SparkSite, Stage, StateRows
 from headrace.engine.work import BATCH, Fragment, Static
 from headrace.errors import DataError, ExecutionError
-from headrace.parquet_files import spark_frame
 from headrace.plan.exprs import (
     TRUE,
     Agg,
@@ -55,7 +56,6 @@ from headrace.plan.moments import MOMENTS
 from headrace.plan.nodes import Aggregate, Filter, Join, JoinKind, Leaf, Node, Project, is_leaf, leaves
 from headrace.plan.refs import BuildRef, GivenRef, Ref, StreamRef
 from headrace.types import BIGINT
-from headrace.utf8 import HINT, INVALID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -88,7 +88,7 @@ class _Rows:
 class _Grouping:
     """A pipeline as one grouping over the stream and what it is joined with."""
 
-    native: Pipeline
+    native: NativePipeline
     probes: tuple[_Probe, ...]
     keys: tuple[Expr, ...]
     aggs: tuple[Agg, ...]
@@ -118,7 +118,7 @@ class InsertPipeline(Stage):
     columns: tuple[str, ...]
     builds: Mapping[str, Static]
     """The build sides it probes, by their names in the plan."""
-    native: Pipeline | None
+    native: NativePipeline | None
     reason: str | None
 
     @property
@@ -191,7 +191,7 @@ def group(stream: Stream, pipelines: Sequence[InsertPipeline], zone: str) -> tup
         names.update((e, c.name) for c, e in made)
 
     def member(m: _Grouping) -> Member:
-        aggs = tuple(Asked(a.fn, names.get(_given(a)[0]) if a.args else None, a.type) for a in m.aggs)
+        aggs = tuple(AskedAggregate(a.fn, names.get(_given(a)[0]) if a.args else None, a.type) for a in m.aggs)
         return Member(m.native.state, names.get(passed[m.native.state]), aggs, m.native.schema)
 
     return tuple(
@@ -354,7 +354,9 @@ def _shared(stream: Leaf, members: Sequence[_Grouping], zone: str) -> Shared:
                 agg = replace(agg, filter=all_of([condition, *([agg.filter] if agg.filter else [])]))
             columns_of.append(asked.setdefault(agg, Column.fresh(f"a{len(asked)}", agg.type)).name)
         bit = 0 if condition == TRUE else 1 << conditions.index(condition)
-        parts.append(Part(member.native.state, (*(c.name for c, _ in keys), *columns_of), bit, member.native.schema))
+        parts.append(
+            StateShare(member.native.state, (*(c.name for c, _ in keys), *columns_of), bit, member.native.schema)
+        )
     if probes and TRUE not in own:
         # Nobody wants a row that passes none: spare it the joins.
         common.append(any_of(list(dict.fromkeys(conditions))))

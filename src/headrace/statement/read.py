@@ -1,0 +1,340 @@
+"""SELECT: rows out of the database, all of one epoch.
+
+A query's plan holds under one version of the catalog and is kept until that changes.
+Its rows are read in a snapshot that has the very catalog it was planned under.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.catalog import Catalog, Table
+from headrace.errors import CatalogError, HeadraceError, NotYetSupported
+from headrace.inside.relations import Inside
+from headrace.keep.answers import Others
+from headrace.keep.inlining import inlined
+from headrace.keep.keeper import Keeper
+from headrace.keep.kept import Kept
+from headrace.keep.lookup import Lookup, lookup_of, shape_of
+from headrace.plan.nodes import Leaf, Node, is_leaf, streams_in
+from headrace.plan.pipelines import SplitPlan
+from headrace.plan.refs import KeptRef, Ref, SystemRef, TableRef
+from headrace.plan.rules import optimize
+from headrace.plan.window import split_window
+from headrace.runtime import Runtime
+from headrace.sample.drawing import Drawing, lifted, rows_of
+from headrace.sql import statements as s
+from headrace.sql.binder import Binder
+from headrace.statement.load import target_of
+from headrace.store import NotInMemory, Snapshot
+from headrace.stream.ad_hoc import AdHocQuery
+from headrace.table import query
+from headrace.table.files import refresh
+from headrace.types import quote
+
+_KEPT_QUERIES = 256
+"""How many query texts keep their plan."""
+_HASTY_ATTEMPTS = 3
+"""How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
+
+
+@dataclass(frozen=True)
+class _ByState:
+    """A query of one kept relation as a plan over its state."""
+
+    kept: Kept
+    over: query.Prepared
+    lookup: Lookup | None
+    """What the plan is, if it asks for one group by its key."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A query's plan, the catalog version it holds for and what is kept of what it reads."""
+
+    version: int
+    whole: query.Prepared
+    kept: Others
+    """The kept relations it reads, and those they read."""
+    by_state: _ByState | None
+    """Over the one relation's state instead of its answer, where that is less work."""
+    window: SplitPlan | None = None
+    """How it is cut, if it reads streams themselves."""
+    drawings: tuple[Drawing, ...] = ()
+    """Rows to be drawn at random first, at each run."""
+
+    @property
+    def parts(self) -> tuple[query.Prepared, ...]:
+        return (self.whole, *(d.child for d in self.drawings))
+
+    def fields(self, scan: Leaf) -> set[str]:
+        """What all of the query reads of a leaf."""
+        return {f for part in self.parts for s in part.scans if s.ref == scan.ref for f in s.fields}
+
+    @property
+    def lookup(self) -> Lookup | None:
+        return self.by_state.lookup if self.by_state is not None else None
+
+
+class KnownQuery:
+    """A query with its plan under some catalog version; one assignment replaces it."""
+
+    def __init__(self, statement: s.Query | s.Insert, text: str = "") -> None:
+        self.statement = statement
+        self.text = text
+        self._planned: _Planned | None = None
+
+    def under(self, version: int) -> _Planned | None:
+        planned = self._planned
+        return planned if planned is not None and planned.version == version else None
+
+    def keep(self, planned: _Planned) -> _Planned:
+        self._planned = planned
+        return planned
+
+
+class QueryReader:
+    """Plans queries and runs them."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        keeper: Keeper,
+        inside: Inside,
+        in_use: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._runtime = runtime
+        self._in_use = in_use
+        self._running: set[AdHocQuery] = set()
+        """Queries over streams whose windows have not ended."""
+        self._numbers = itertools.count(1)
+        self._keeper = keeper
+        self._answers = keeper.answers
+        self._inside = inside
+        self._kept: dict[str, KnownQuery] = {}
+        self._shapes: dict[str, KnownQuery] = {}
+        """Lookups by the shape of their texts."""
+
+    @property
+    def _catalog(self) -> Catalog:
+        return self._runtime.catalog
+
+    def known(self, text: str) -> KnownQuery | None:
+        """The query of this text, if it was asked lately."""
+        return self._kept.get(text)
+
+    def remember(self, text: str, statement: s.Query) -> KnownQuery:
+        if len(self._kept) >= _KEPT_QUERIES:
+            self._kept.clear()
+        self._kept[text] = kept = KnownQuery(statement, text)
+        return kept
+
+    def looked_up(self, text: str) -> pa.Table | None:
+        """The answer of a query whose like was planned before, if it is a lookup in a state in memory."""
+        shape = shape_of(text) if self._shapes else None
+        kept = self._shapes.get(shape[0]) if shape is not None else None
+        planned = kept.under(self._catalog.version) if kept is not None else None
+        by_state = planned.by_state if planned is not None else None
+        if shape is None or planned is None or by_state is None or by_state.lookup is None:
+            return None
+        return self._glanced(planned, by_state.kept, by_state.lookup.of(shape[1]))
+
+    def _glanced(self, planned: _Planned, kept: Kept, lookup: Lookup) -> pa.Table | None:
+        """The answer of a lookup, if it takes no snapshot."""
+        with self._runtime.store.glance() as glance, suppress(query.Again, NotInMemory):
+            if self._runtime.writer_version == planned.version:
+                return self._answers.glance(glance, kept, lookup)
+        return None
+
+    def plan(self, statement: s.Query | s.Insert) -> Node:
+        """The plan of a query, or of the rows an INSERT stores, checked for what cannot be asked yet."""
+        binder = Binder(self._catalog, self._runtime.analyzer(), self._inside)
+        if isinstance(statement, s.Query):
+            plan = optimize(binder.query(statement.query))
+        else:
+            target = target_of(self._catalog, statement.name, statement.position)
+            plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
+        return plan
+
+    def rows(self, asked: KnownQuery | s.Query | s.Insert) -> pa.Table:
+        """The rows of a query, or those an INSERT stores; a query of streams is waited for."""
+        kept = asked if isinstance(asked, KnownQuery) else KnownQuery(asked)
+        query_ = self.ad_hoc(kept)
+        if query_ is not None:
+            return query_.answer()
+        return self.stored(kept)
+
+    def stored(self, kept: KnownQuery) -> pa.Table:
+        """The rows of a query that :meth:`ad_hoc` says reads no stream."""
+        planned = kept.under(self._catalog.version)
+        if planned is not None and planned.by_state is not None and planned.by_state.lookup is not None:
+            found = self._glanced(planned, planned.by_state.kept, planned.by_state.lookup)
+            if found is not None:
+                return found
+        return self._rows_at(kept)[1]
+
+    def ad_hoc(self, kept: KnownQuery) -> AdHocQuery | None:
+        """The query, begun, if it reads streams themselves."""
+        planned = self._planned_now(kept)
+        if planned.window is None:
+            return None
+        query_ = AdHocQuery(self._runtime, planned.window, next(self._numbers), self._rows_of, self._finished)
+        self._running.add(query_)
+        try:
+            return query_.start(self._in_use, self._running.discard)
+        except BaseException:
+            self._running.discard(query_)
+            raise
+
+    def cancel_all(self) -> None:
+        """End the queries over streams that still run."""
+        for running in list(self._running):
+            running.cancel()
+        for running in list(self._running):
+            running.wait(1)
+
+    def _rows_of(self, plan: Node) -> pa.Table:
+        """The rows of a plan that reads no stream, as of now."""
+        return self._finished(plan, {})
+
+    def _finished(self, plan: Node, states: Mapping[Ref, pa.Table]) -> pa.Table:
+        """The rows of a plan over these states and whatever else it reads, as of now."""
+        prepared = query.Prepared(self._runtime, plan)
+        planned = _Planned(self._catalog.version, prepared, self._kept_of([prepared]), None)
+        refresh(self._runtime, self._file_tables(planned))
+        for attempt in itertools.count():
+            with self._runtime.store.read() as snapshot, suppress(query.Again):
+                return self._run_over(snapshot, planned, patient=attempt >= _HASTY_ATTEMPTS, states=states)
+        raise AssertionError("never ends without an answer")
+
+    def whole(self, name: str) -> tuple[int, pa.Table]:
+        """The newest epoch, and all rows of a relation in it."""
+        statement = s.parse(f"SELECT * FROM {quote(name)}")
+        assert isinstance(statement, s.Query)
+        return self._rows_at(KnownQuery(statement))
+
+    def _rows_at(self, kept: KnownQuery) -> tuple[int, pa.Table]:
+        """The rows of a query and their epoch, planned under the very catalog its snapshot has.
+
+        Another thread may change definitions at any time. The writer's version moves before such a
+        change is committed, so a snapshot taken before it moved has the catalog we planned under.
+        """
+        for attempt in itertools.count():
+            planned = self._planned_now(kept)
+            version = planned.version
+            refresh(self._runtime, self._file_tables(planned))
+            with self._runtime.store.read() as snapshot:
+                if self._runtime.writer_version == version:
+                    try:
+                        hasty = attempt < _HASTY_ATTEMPTS
+                        return snapshot.epoch, self._run_over(snapshot, planned, patient=not hasty)
+                    except query.Again:
+                        continue
+                    except HeadraceError:
+                        if self._runtime.writer_version == version:
+                            raise
+            time.sleep(0.001)
+        raise AssertionError("never ends without an answer")
+
+    def _planned_now(self, kept: KnownQuery) -> _Planned:
+        """The query's plan under the catalog as it is; what is dropped meanwhile is no error of a newer one."""
+        while True:
+            version = self._catalog.version
+            try:
+                return kept.under(version) or self._plan_anew(version, kept)
+            except CatalogError:
+                if self._catalog.version == version:
+                    raise
+
+    def _plan_anew(self, version: int, kept: KnownQuery) -> _Planned:
+        planned = kept.keep(self._planned(version, kept.statement))
+        shape = shape_of(kept.text) if planned.lookup is not None else None
+        if shape is not None and planned.lookup is not None and planned.lookup.asks_for(shape[1]):
+            if len(self._shapes) >= _KEPT_QUERIES:
+                self._shapes.clear()
+            self._shapes[shape[0]] = kept
+        return planned
+
+    def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
+        plan, drawings = lifted(self._runtime, self.plan(statement))
+        whole = query.Prepared(self._runtime, plan)
+        if streams_in(whole.plan) or any(streams_in(d.child.plan) for d in drawings):
+            self._refuse_beside_stream(whole, drawings)
+            return _Planned(version, whole, {}, None, split_window(whole.plan))
+        kept = self._kept_of((whole, *(d.child for d in drawings)))
+        by_state = None
+        if (found := inlined(whole.plan, kept)) is not None:
+            one, over = found
+            lookup = lookup_of(over, {state.name: state.folds for state in one.states if state.folds is not None})
+            by_state = _ByState(one, query.Prepared(self._runtime, over), lookup)
+        return _Planned(version, whole, kept, by_state, drawings=drawings)
+
+    def _kept_of(self, parts: Sequence[query.Prepared]) -> Others:
+        return self._keeper.with_below(scan.relation for part in parts for scan in part.scans if is_leaf(scan, KeptRef))
+
+    def _refuse_beside_stream(self, whole: query.Prepared, drawings: Sequence[Drawing]) -> None:
+        """A query of a stream itself runs while rows come: what it draws would be of no one time."""
+        if drawings:
+            raise NotYetSupported(
+                "a sample in a query of a stream itself",
+                hint="keep a sample of the stream, CREATE SAMPLE s OF stream SIZE n, and query that",
+            )
+        for scan in whole.scans:
+            if (relation := self._catalog.find(scan.relation)) is not None:
+                relation.refuse_beside_stream()
+
+    def _file_tables(self, planned: _Planned) -> list[Table]:
+        """The tables over files a query reads, by itself or through what is kept."""
+        names = {scan.relation for part in planned.parts for scan in part.scans if is_leaf(scan, TableRef)}
+        names.update(table.name for kept in planned.kept.values() for table in kept.tables)
+        found = [self._catalog.find(name) for name in sorted(names)]
+        return [t for t in found if isinstance(t, Table) and t.files is not None]
+
+    def _run_over(
+        self,
+        snapshot: Snapshot,
+        planned: _Planned,
+        *,
+        patient: bool,
+        states: Mapping[Ref, pa.Table] | None = None,
+    ) -> pa.Table:
+        by_state = planned.by_state
+        if by_state is not None and by_state.lookup is not None:
+            rows = self._answers.find(snapshot, by_state.kept, by_state.lookup, patient=patient)
+            if rows is not None:
+                return rows
+        if by_state is not None and not self._answers.is_fresh(snapshot, by_state.kept, planned.kept):
+            with self._answers.lock(by_state.kept.name):
+                leaves = self._answers.states(snapshot, by_state.kept, patient=patient)
+                return query.run(self._runtime, snapshot, by_state.over, leaves)
+        arrow: dict[Ref, pa.Table] = dict(states or {})
+        for drawing in planned.drawings:
+            self._read_leaves(snapshot, planned, drawing.child, arrow, patient)
+            leaves = query.Leaves(arrow, {})
+            arrow[drawing.ref] = rows_of(self._runtime, snapshot, drawing, leaves)
+        self._read_leaves(snapshot, planned, planned.whole, arrow, patient)
+        return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
+
+    def _read_leaves(
+        self,
+        snapshot: Snapshot,
+        planned: _Planned,
+        prepared: query.Prepared,
+        arrow: dict[Ref, pa.Table],
+        patient: bool,
+    ) -> None:
+        """The rows of a plan's leaves that are no tables, as of the snapshot, added to those that are there."""
+        for scan in prepared.scans:
+            if scan.ref in arrow:
+                continue
+            if isinstance(scan.ref, SystemRef):
+                arrow[scan.ref] = self._inside.rows(snapshot, scan.ref, planned.fields(scan))
+            if isinstance(scan.ref, KeptRef):
+                kept = planned.kept[scan.relation.lower()]
+                arrow[scan.ref] = self._answers.rows(snapshot, kept, planned.kept, patient=patient)

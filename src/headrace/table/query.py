@@ -1,0 +1,234 @@
+"""Running a query over one snapshot: natively where that is exact, else by Spark SQL.
+
+All leaves of a query are read in one snapshot, so an answer never mixes epochs.
+A continuous view is a leaf too: it is brought up to date first (``view/``), and
+its rows stand in for it, the same rows however often the query names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+
+from headrace.base.native import conform
+from headrace.base.parquet_files import spark_frame, write_parquet
+from headrace.catalog import Table
+from headrace.engine.failures import NativeCannot, from_duckdb
+from headrace.engine.places import Choice, Place, choose
+from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
+from headrace.engine.spark import run_plan
+from headrace.errors import ExecutionError, HeadraceError
+from headrace.plan.exprs import Column
+from headrace.plan.nodes import Leaf, Node, Project, is_leaf
+from headrace.plan.nodes import leaves as leaves_of
+from headrace.plan.refs import Ref, TableRef
+from headrace.runtime import Runtime
+from headrace.store import Snapshot
+from headrace.table import rows as tables
+from headrace.table.files import OpenedFiles, open_files
+from headrace.types import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Where a query's leaves that are no tables come from."""
+
+    arrow: Mapping[Ref, pa.Table]
+    """Rows already here: results of continuous views."""
+    sql: Mapping[Ref, str]
+    """Native SQL over the snapshot: a state relation's merge."""
+    live: Mapping[Ref, pa.Table] = field(default_factory=dict)
+    """Rows in memory that will change after this query: its answer must be a copy."""
+    named: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Arrow tables the native SQL reads by name."""
+
+
+NO_LEAVES = Leaves({}, {})
+
+
+class Again(Exception):
+    """The snapshot cannot answer this any more: take a newer one."""
+
+
+class Prepared:
+    """A plan with what can be known of it before it runs: its place, and its native text.
+
+    Plans are values, so this is worked out once however often the plan runs.
+    """
+
+    def __init__(self, runtime: Runtime, plan: Node) -> None:
+        self.plan = plan
+        self.scans = leaves_of(plan)
+        self.schema = pa.schema([pa.field(c.name, c.type.arrow if c.type.is_held else pa.null()) for c in plan.output])
+        self.by_spark = False
+        """Whether some value turned out to be Spark's business."""
+        self._runtime = runtime
+        self._texts: dict[tuple[str, ...], str] = {}
+
+    @cached_property
+    def choice(self) -> Choice:
+        return place_of(self._runtime, self.plan)
+
+    @cached_property
+    def renamed_scan(self) -> tuple[Leaf, list[str]] | None:
+        """The scan and its fields, if the plan does nothing but pick and name columns of one relation."""
+        fields: dict[int, Column] = {c.id: c for c in self.plan.output}
+        node = self.plan
+        while isinstance(node, Project):
+            below = {c.id: e for c, e in node.exprs if isinstance(e, Column)}
+            if len(below) < len(node.exprs):
+                return None
+            fields = {k: below[c.id] for k, c in fields.items()}
+            node = node.child
+        if not isinstance(node, Leaf):
+            return None
+        names = {c.id: f for f, c in zip(node.fields, node.scanned, strict=True)}
+        return node, [names[fields[c.id].id] for c in self.plan.output]
+
+    def native(self, sources: Mapping[Ref, str]) -> str:
+        """The native text over these sources."""
+        key = tuple(sources[scan.ref] for scan in self.scans)
+        text = self._texts.get(key)
+        if text is None:
+            if len(self._texts) > 16:
+                self._texts.clear()
+            zone = self._runtime.settings.time_zone
+            text = self._texts[key] = native_plan(self.plan, lambda scan: sources[scan.ref], zone=zone)
+        return text
+
+
+def place_of(runtime: Runtime, plan: Node) -> Choice:
+    """Where a query or upper pipeline runs, and why."""
+    engine = "spark" if runtime.settings.engine == "spark" else "auto"
+    return choose(why_not_native(plan, zone=runtime.settings.time_zone), 0, task_bytes=1, engine=engine)
+
+
+def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Leaves = NO_LEAVES) -> pa.Table:
+    """The plan's rows as of the snapshot; :class:`Again` if it must be run over a new one."""
+    prepared = plan if isinstance(plan, Prepared) else Prepared(runtime, plan)
+    opened = _opened(runtime, prepared)
+    if opened:
+        arrow = {key: found.rows for key, found in opened.items() if found.rows is not None}
+        texts = {key: found.sql for key, found in opened.items() if found.rows is None}
+        leaves = replace(leaves, arrow={**leaves.arrow, **arrow}, sql={**leaves.sql, **texts})
+    try:
+        return _run(runtime, snapshot, prepared, leaves)
+    except HeadraceError as error:
+        for found in opened.values():
+            error = found.explain(error)
+        raise error from None
+
+
+def _opened(runtime: Runtime, prepared: Prepared) -> dict[Ref, OpenedFiles]:
+    """The tables over files among the leaves, each read once however often the plan names it."""
+    found: dict[Ref, OpenedFiles] = {}
+    for scan in prepared.scans:
+        table = runtime.catalog.find(scan.relation) if is_leaf(scan, TableRef) else None
+        if isinstance(table, Table) and table.files is not None and scan.ref not in found:
+            fields = {f for s in prepared.scans if s.ref == scan.ref for f in s.fields}
+            found[scan.ref] = open_files(runtime, table, fields)
+    return found
+
+
+def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
+    renamed = prepared.renamed_scan
+    if renamed is not None and renamed[0].ref in leaves.arrow:
+        rows = leaves.arrow[renamed[0].ref]
+        return rows.select(renamed[1]).rename_columns(prepared.schema.names)
+    if prepared.choice.place is Place.NATIVE and not prepared.by_spark:
+        try:
+            return _run_native(runtime, snapshot, prepared, leaves)
+        except NativeCannot:
+            # Some value is treated otherwise by Spark: let Spark treat it, from now on. The query
+            # that failed took its snapshot's transaction with it.
+            prepared.by_spark = True
+            raise Again from None
+    return _run_spark(runtime, snapshot, prepared.plan, leaves)
+
+
+def run_now(runtime: Runtime, plan: Node, leaves: Leaves = NO_LEAVES) -> pa.Table:
+    """The rows of a plan over tables, as of now."""
+    prepared = Prepared(runtime, plan)
+    while True:
+        with runtime.store.read() as snapshot, suppress(Again):
+            return run(runtime, snapshot, prepared, leaves)
+
+
+def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
+    given = {**leaves.arrow, **leaves.live}
+    names = {key: f"__leaf{i}" for i, key in enumerate(given)}
+    sources: dict[Ref, str] = {}
+    for scan in prepared.scans:
+        key = scan.ref
+        if key in names:
+            sources[key] = names[key]
+        elif key in leaves.sql:
+            sources[key] = f"({leaves.sql[key]})"
+        else:
+            sources[key] = tables.source(snapshot, runtime.catalog.get(scan.relation, Table))
+    try:
+        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()}, **leaves.named)
+    except duckdb.Error as error:
+        raise from_duckdb(error) from None
+    return conform(rows, prepared.schema) if prepared.plan.output else rows
+
+
+def _run_spark(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves) -> pa.Table:
+    spark = runtime.spark
+    frames: dict[Ref, DataFrame] = {}
+    files: list[Path] = []
+    try:
+        for node in leaves_of(plan):
+            if node.ref not in frames:
+                rows = _leaf_rows(runtime, snapshot, node, leaves)
+                files.append(publish(runtime, rows))
+                frames[node.ref] = published(spark, files[-1], rows.schema)
+        return run_plan(spark, plan, frames)
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
+
+
+def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves) -> pa.Table:
+    key = scan.ref
+    if key in leaves.arrow:
+        return leaves.arrow[key]
+    if key in leaves.live:
+        return leaves.live[key]
+    if key in leaves.sql:
+        try:
+            return snapshot.query(leaves.sql[key], **leaves.named)
+        except duckdb.Error as error:
+            failure = from_duckdb(error)
+            if isinstance(failure, NativeCannot):  # nobody else can merge a state: its sums pass 38 digits
+                raise ExecutionError("ARITHMETIC_OVERFLOW", failure.message, hint="sum a narrower type") from None
+            raise failure from None
+    table: Table = runtime.catalog.get(scan.relation, Table)
+    names = ", ".join(quote_native(c.name) for c in table.columns)
+    return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table)}")
+
+
+def published(spark: SparkSession, file: Path, schema: pa.Schema) -> DataFrame:
+    """What :func:`publish` wrote, as a DataFrame. Parquet keeps NULLs alone as integers."""
+    frame = spark_frame(spark, file)
+    if not any(pa.types.is_null(f.type) for f in schema):
+        return frame
+    names = [(quote(f.name), pa.types.is_null(f.type)) for f in schema]
+    return frame.selectExpr(*(f"CAST(NULL AS VOID) AS {name}" if void else name for name, void in names))
+
+
+def publish(runtime: Runtime, rows: pa.Table) -> Path:
+    """Rows as a Parquet file other processes can read."""
+    file = runtime.scratch_file(".parquet")
+    write_parquet(rows, file)
+    return file

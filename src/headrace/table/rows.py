@@ -1,0 +1,166 @@
+"""Tables: rows in immutable Parquet segments, and a short tail in the store for small inserts.
+
+Any process may read a segment, so Spark tasks and static build sides can; the
+tail spares the directory one small file an insert, and is written out as a
+segment once it is long enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.base.interrupts import committed
+from headrace.base.parquet_files import native_scan, parquet_rows, parquet_writer, write_parquet
+from headrace.base.values import python_values
+from headrace.catalog import Table
+from headrace.engine.plan_sql import quote_native
+from headrace.errors import DataError
+from headrace.input.nested import first_hole, is_strict
+from headrace.runtime import Runtime
+from headrace.store import Snapshot, Transaction, writing
+from headrace.types import arrow_schema
+
+TAIL_ROWS = 65_536
+"""A tail this long becomes a segment."""
+
+
+def tail_of(name: str) -> str:
+    """The store's name for a table's rows."""
+    return f"table {name}"
+
+
+def source(read: Snapshot | Transaction, table: Table, fields: Sequence[str] | None = None) -> str:
+    """Native SQL for the table's rows as a reader sees them: a parenthesised query."""
+    names = ", ".join(quote_native(f) for f in (fields or [c.name for c in table.columns])) or "1 AS one"
+    parts = [f"SELECT {names} FROM {read.table(tail_of(table.name))}"]
+    files = read.segments(tail_of(table.name))
+    if files:
+        parts.append(f"SELECT {names} FROM {native_scan(files)}")
+    return f"({' UNION ALL '.join(parts)})"
+
+
+def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
+    """Append rows as one epoch; a broken key or NOT NULL changes nothing."""
+    check_not_null(table, rows)
+    with runtime.tables_lock:
+        if rows.num_rows >= TAIL_ROWS:
+            file = runtime.store.new_segment(tail_of(table.name))
+            try:
+                with writing(file):
+                    write_parquet(rows, file)
+                add_segments(runtime, table, [(file, rows.num_rows)])
+            except BaseException:
+                runtime.store.let_go(file)
+                raise
+            return
+
+        def work(tx: Transaction) -> None:
+            _check_key(tx, table, [rows])
+            tx.append(tail_of(table.name), rows)
+            tx.count(tail_of(table.name), rows.num_rows)
+            if tx.rows(tail_of(table.name)) >= TAIL_ROWS:
+                _flush(runtime, tx, table)
+
+        runtime.store.commit(work, label=f"INSERT INTO {table.name}")
+        committed()
+
+
+def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int]]) -> None:
+    """Make written segments part of the table, as one epoch."""
+
+    def work(tx: Transaction) -> None:
+        if table.primary_key:
+            _check_key(tx, table, [parquet_rows(f, table.primary_key) for f, _ in files])
+        for file, rows in files:
+            tx.add_segment(tail_of(table.name), file, rows)
+            tx.count(tail_of(table.name), rows)
+
+    with runtime.tables_lock:
+        runtime.store.commit(work, label=f"COPY {table.name}")
+        committed()
+
+
+@contextmanager
+def segment_writer(file: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
+    """Write a segment piece by piece; a write that fails is the store's error, whatever else fails is not."""
+    with writing(file):
+        writer = parquet_writer(file, schema)
+
+    def write(rows: pa.Table) -> None:
+        with writing(file):
+            writer.write_table(rows)
+
+    try:
+        yield write
+    except BaseException:
+        with suppress(OSError):
+            writer.close()
+        raise
+    with writing(file):
+        writer.close()
+
+
+def flush(runtime: Runtime, table: Table) -> None:
+    """Write the tail out, so that other processes can read the whole table from files."""
+    with runtime.tables_lock:
+
+        def work(tx: Transaction) -> None:
+            if tx.query(f"SELECT count(*) AS n FROM {tx.table(tail_of(table.name))}").column("n")[0].as_py() == 0:
+                tx.unchanged()
+            else:
+                _flush(runtime, tx, table)
+
+        runtime.store.commit(work, label=f"flush {table.name}")
+
+
+def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
+    names = ", ".join(quote_native(c.name) for c in table.columns)
+    rows = tx.query(f"SELECT {names} FROM {tx.table(tail_of(table.name))}").cast(arrow_schema(table.columns))
+    file = runtime.store.new_segment(tail_of(table.name))
+    with writing(file):
+        write_parquet(rows, file)
+    tx.add_segment(tail_of(table.name), file, rows.num_rows, altered=False)
+    tx.replace(tail_of(table.name), rows.slice(0, 0))
+
+
+def check_not_null(table: Table, rows: pa.Table) -> None:
+    """No NULL in a column declared NOT NULL (a primary key's columns are)."""
+    for column in table.columns:
+        if not column.nullable and rows.column(column.name).null_count:
+            nulls = rows.column(column.name).is_null().to_numpy()
+            raise DataError(
+                "NULL_IN_NOT_NULL",
+                f"row {int(nulls.argmax()) + 1}: {table.name}.{column.name} is declared NOT NULL, but is NULL",
+                hint="give a value",
+            )
+        for chunk in rows.column(column.name).chunks if is_strict(column.type) else ():
+            if (hole := first_hole(chunk, column.type, f"{table.name}.{column.name}")) is not None:
+                raise DataError(
+                    "NULL_IN_NOT_NULL", f"{hole[1]} is declared NOT NULL, but is NULL in a row", hint="give a value"
+                )
+
+
+def _check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> None:
+    if not table.primary_key:
+        return
+    names = [quote_native(k) for k in table.primary_key]
+    new = pa.concat_tables([b.select(list(table.primary_key)) for b in batches])
+    keys = ", ".join(names)
+    on = " AND ".join(f"e.{n} = n.{n}" for n in names)
+    found = tx.query(
+        f"SELECT * FROM (SELECT {keys} FROM new_rows GROUP BY ALL HAVING count(*) > 1 UNION ALL "
+        f"SELECT {', '.join(f'n.{n}' for n in names)} FROM new_rows AS n SEMI JOIN {source(tx, table)} AS e ON {on}) "
+        "LIMIT 1",
+        new_rows=new,
+    )
+    if found.num_rows:
+        values = ", ".join(f"{k} = {python_values(found.column(k))[0]}" for k in found.column_names)
+        raise DataError(
+            "PRIMARY_KEY_VIOLATION",
+            f"{table.name} would have more than one row with {values}",
+            hint="the primary key must be unique; nothing was inserted",
+        )
