@@ -448,10 +448,12 @@ def test_drop_cascade_takes_all_readers_along_in_one_commit(tmp_path: Path) -> N
         db.insert("s", [("a", 1)])
         with db.runtime.store.read() as snapshot:
             epoch = snapshot.epoch
+            owned = {str(ref) for name in "vt" for ref in db.catalog.find(name).owns.values()}
+            assert len(owned) == 3 and owned <= set(snapshot.relations())
         assert db.sql("DROP TABLE t CASCADE").message == "table t dropped, and views v, w, x"
         with db.runtime.store.read() as snapshot:
             assert snapshot.epoch == epoch + 1
-            assert not [r for r in snapshot.relations() if r.startswith(("state v", "static v", "table t"))]
+            assert not [r for r in snapshot.relations() if r in owned]
         assert sorted(db.catalog.relations) == ["other", "s", "u"]
         db.insert("s", [("a", 1)])
         assert ask(db, "SELECT * FROM u") == [(2,)]

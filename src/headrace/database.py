@@ -24,7 +24,6 @@ import pyarrow as pa
 import headrace.sample.listing
 import headrace.view.listing
 import headrace.view.making  # noqa: F401
-from headrace import catalog as definitions
 from headrace.base.boundary import callback_given, option_given, path_given, public, text_given
 from headrace.base.interrupts import at_once, check, interruptible, shielded
 from headrace.base.wording import counted
@@ -35,6 +34,7 @@ from headrace.engine.worker import Worker
 from headrace.engine.workers import require_workers
 from headrace.errors import CatalogError, HeadraceError, Position
 from headrace.inside.relations import Inside
+from headrace.keep.earlier import stored_catalog
 from headrace.keep.family import FAMILIES
 from headrace.keep.keeper import Keeper
 from headrace.plan.nodes import Node
@@ -476,9 +476,7 @@ class Database:
         return Result(pa.table({}), message=message)
 
     def _reopen(self) -> None:
-        with self._runtime.store.read() as snapshot:
-            found = [(d.name, d.kind, d.body) for d in snapshot.definitions()]
-            self._runtime.catalog = definitions.load(found)
+        self._runtime.catalog = stored_catalog(self._runtime.store)
         self._runtime.writer_version = self.catalog.version
         for stream in self.catalog.of_kind(Stream):
             if stream.buffer is not None:

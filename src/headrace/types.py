@@ -517,6 +517,8 @@ class Field:
     name: str
     type: Type
     nullable: bool = True
+    id: int = field(default=0, compare=False)
+    """What it is known by within its relation, whatever it is called later; 0 where nobody has to know."""
 
 
 Schema = tuple[Field, ...]

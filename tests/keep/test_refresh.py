@@ -147,7 +147,8 @@ def test_compaction_beside_a_restart_does_not_bring_old_groups_back(
     assert ask(db, "SELECT * FROM v") == [("a", 1)]  # in memory now
     enter = Keeper.enter
     # As after so many rows: it is due, and nobody waits for it.
-    compaction = threading.Thread(target=db.keeper.compaction.after, args=({"state v s0": 10_000}, {}))
+    due = {db.catalog.find("v").owns["s0"]: 10_000}
+    compaction = threading.Thread(target=db.keeper.compaction.after, args=(due, {}))
 
     def compact_first(keeper: Keeper, view: ContinuousView) -> None:
         compaction.start()

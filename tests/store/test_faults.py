@@ -262,8 +262,8 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path) -> None:
             assert snapshot.segments("t") == [file]
             assert snapshot.counts() == {"stream s": 7}
     with duckdb.connect(str(path / directory.DATABASE)) as raw:
-        assert raw.execute("SELECT value FROM book.meta WHERE key = 'format'").fetchall() == [("4",)]
-    assert file_format.FORMAT == 4
+        assert raw.execute("SELECT value FROM book.meta WHERE key = 'format'").fetchall() == [("5",)]
+    assert file_format.FORMAT == 5
 
 
 # -- ways of committing ----------------------------------------------------------------------------

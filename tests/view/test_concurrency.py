@@ -231,7 +231,7 @@ def test_rows_that_come_beside_a_merge_are_counted(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(type(db.keeper.answers), "rewritten", beside)
         while not other.is_set():
             insert(db)
-        counted = db.keeper.compaction._queues["state v s0"].rows
+        counted = db.keeper.compaction._queues[db.catalog.find("v").owns["s0"]].rows
         assert counted == queue(db) == KEYS
 
 

@@ -224,7 +224,8 @@ def test_a_state_that_came_whole_is_read_where_it_lies(tmp_path: Path) -> None:
         db.sql("CREATE VIEW v AS SELECT k, count(*) AS c, sum(n) AS t FROM s GROUP BY k")
         db.copy("s", files[0])
         with db.runtime.store.read() as snapshot:
-            assert snapshot.rewritten("state v s0") == snapshot.last_change("state v s0") == snapshot.epoch
+            state = db.catalog.find("v").owns["s0"]
+            assert snapshot.rewritten(state) == snapshot.last_change(state) == snapshot.epoch
         assert db.sql(question).rows() == [(keys, 2 * keys, 2 * keys, 2)]
         for name, passes in (("low", "p >= 0"), ("high", "p > 0")):
             db.sql(f"CREATE VIEW {name} AS SELECT k, count(*) AS c FROM s WHERE {passes} GROUP BY k")

@@ -7,12 +7,23 @@ something under a version can tell whether it still holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from headrace.catalog.relation import KINDS, Note, Relation, check_names, file_name, from_json, kind, to_json
+from headrace.catalog.relation import (
+    KINDS,
+    Note,
+    Read,
+    Relation,
+    check_names,
+    file_name,
+    from_json,
+    kind,
+    numbered,
+    to_json,
+)
 from headrace.catalog.stream import Buffer, Stream
 from headrace.catalog.table import FileSource, Table
 from headrace.catalog.view import View
@@ -24,6 +35,7 @@ __all__ = [
     "Catalog",
     "FileSource",
     "Note",
+    "Read",
     "Relation",
     "Stream",
     "Table",
@@ -32,7 +44,7 @@ __all__ = [
     "file_name",
     "from_json",
     "kind",
-    "load",
+    "numbered",
     "to_json",
 ]
 
@@ -52,6 +64,8 @@ class Catalog:
     relations: Mapping[str, Relation] = field(default_factory=dict)
     readers: Mapping[str, tuple[Relation, ...]] = field(default_factory=dict)
     """Those that read a relation, by its name."""
+    numbers: Mapping[int, Relation] = field(default_factory=dict)
+    """Relations by their numbers."""
 
     def find(self, name: str) -> Relation | None:
         return self.relations.get(name.lower())
@@ -82,6 +96,33 @@ class Catalog:
                 position=position,
                 hint="choose another name, DROP it, or write IF NOT EXISTS",
             )
+
+    def at(self, number: int) -> Relation | None:
+        """The relation of that number, whatever it is called now."""
+        return self.numbers.get(number)
+
+    def as_read_by(self, relation: Relation) -> Catalog:
+        """The catalog as a relation's definition knows it: names mean what they meant when it was made."""
+        found = [(read, self.numbers[read.number]) for read in relation.read if read.number in self.numbers]
+        seen = {read.name.lower(): read.seen(now) for read, now in found}
+        if all(self.relations.get(name) is known for name, known in seen.items()):
+            return self
+        return replace(self, relations={**self.relations, **seen})
+
+    def renamed(self, old: str, new: str) -> Catalog:
+        """The catalog in which a relation has another name; whoever reads it goes on reading it.
+
+        >>> c = Catalog().with_relation(Table("t", (), number=1))
+        >>> v = View("v", (), "SELECT 1 FROM t", False, ("t",), read=(Read("t", 1, ()),), number=2)
+        >>> c = c.with_relation(v).renamed("t", "u")
+        >>> c.find("t"), [r.name for r in c.dependents("u")], c.as_read_by(v).find("t").name
+        (None, ['v'], 'u')
+        """
+        was = self.relations[old.lower()]
+        relation = replace(was, name=new)
+        known = {r.name.lower(): r for r in (relation if r is was else r for r in self.relations.values())}
+        readers = {new.lower() if name == old.lower() else name: found for name, found in self.readers.items()}
+        return Catalog(self.version + 1, known, readers, {**self.numbers, relation.number: relation})
 
     def dependents(self, name: str) -> list[Relation]:
         """The relations that read it."""
@@ -114,26 +155,29 @@ class Catalog:
 
     def with_relation(self, *relations: Relation) -> Catalog:
         """The catalog with these, too, or with these in the place of others of their names."""
-        known, readers = dict(self.relations), dict(self.readers)
+        known, readers, numbers = dict(self.relations), dict(self.readers), dict(self.numbers)
         for relation in relations:
-            _unread(readers, known.get(relation.name.lower()))
-            known[relation.name.lower()] = relation
-            for name in {n.lower() for n in relation.reads}:
+            _unread(readers, known.get(relation.name.lower()), numbers)
+            known[relation.name.lower()] = numbers[relation.number] = relation
+            for name in _reads(relation, numbers):
                 readers[name] = (*readers.get(name, ()), relation)
-        return Catalog(self.version + 1, known, readers)
+        return Catalog(self.version + 1, known, readers, numbers)
 
     def without(self, *names: str) -> Catalog:
-        known, readers = dict(self.relations), dict(self.readers)
+        known, readers, numbers = dict(self.relations), dict(self.readers), dict(self.numbers)
         for name in names:
-            _unread(readers, known.pop(name.lower()))
-        return Catalog(self.version + 1, known, readers)
+            gone = known.pop(name.lower())
+            numbers.pop(gone.number, None)
+            _unread(readers, gone, self.numbers)
+        return Catalog(self.version + 1, known, readers, numbers)
 
 
-def _unread(readers: dict[str, tuple[Relation, ...]], gone: Relation | None) -> None:
-    for name in {n.lower() for n in gone.reads} if gone is not None else ():
+def _reads(relation: Relation, numbers: Mapping[int, Relation]) -> set[str]:
+    """The names that what a relation reads goes under now."""
+    now = {read.name: numbers[read.number].name for read in relation.read if read.number in numbers}
+    return {now.get(name, name).lower() for name in relation.reads}
+
+
+def _unread(readers: dict[str, tuple[Relation, ...]], gone: Relation | None, numbers: Mapping[int, Relation]) -> None:
+    for name in _reads(gone, numbers) if gone is not None else ():
         readers[name] = tuple(r for r in readers[name] if r is not gone)
-
-
-def load(definitions: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Catalog:
-    """The catalog of stored definitions."""
-    return Catalog().with_relation(*(from_json(name, kind, body) for name, kind, body in definitions))

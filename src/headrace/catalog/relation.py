@@ -8,8 +8,8 @@ registered the same way.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
@@ -23,13 +23,45 @@ _LONGEST_FILE_NAME = 170
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """A relation that another one's definition names, as it was when that was made.
+
+    Later it may have another name, other names for its columns, and more of them: the definition still means these.
+    """
+
+    name: str
+    number: int
+    columns: tuple[tuple[str, int], ...]
+    """The columns there were: their names then, and their ids."""
+
+    @staticmethod
+    def of(relation: Relation) -> Read:
+        return Read(relation.name, relation.number, tuple((c.name, c.id) for c in relation.columns))
+
+    def seen(self, relation: Relation) -> Relation:
+        """The relation under the names and with the columns of then."""
+        now = {c.id: c for c in relation.columns}
+        if self.name == relation.name and self.columns == tuple((c.name, c.id) for c in relation.columns):
+            return relation
+        columns = tuple(replace(now[id], name=name) for name, id in self.columns)
+        stored = tuple(now[id].name for _, id in self.columns)
+        return replace(relation, columns=columns, stored=stored)
+
+
+@dataclass(frozen=True, slots=True)
 class Relation:
     """A named thing with columns. What it *is*, never what it holds."""
 
     name: str
     columns: Schema
-    number: int = field(default=0, kw_only=True)
+    number: int = field(default=0, kw_only=True, compare=False)
     """What it is known by: no other relation of its database ever has it, under whatever name."""
+    owns: Mapping[str, int] = field(default_factory=dict, kw_only=True, compare=False)
+    """References to what the store holds for it, by what each is to it. A table's rows lie under its own number."""
+    read: tuple[Read, ...] = field(default=(), kw_only=True, compare=False)
+    """What the names in its definition meant when it was made."""
+    stored: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
+    """Its columns' own names, where they go under others (:meth:`Catalog.as_read_by`)."""
 
     kind: ClassVar[str]
     """What it is called in SQL: ``DROP SAMPLE``."""
@@ -47,6 +79,11 @@ class Relation:
     @property
     def is_stream(self) -> bool:
         """Whether rows come by it and are not kept."""
+        return False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the store holds its rows, under its own number."""
         return False
 
     @property
@@ -85,6 +122,7 @@ class Relation:
 KINDS: dict[str, type[Relation]] = {}
 """The kinds of relations, by what they are called."""
 R = TypeVar("R", bound=type[Relation])
+R2 = TypeVar("R2", bound=Relation)
 
 
 def kind(relation: R) -> R:
@@ -93,21 +131,41 @@ def kind(relation: R) -> R:
     return relation
 
 
+def numbered(relation: R2, number: int, reads: Iterable[Relation]) -> R2:
+    """The relation as it is defined: under its number, its columns with ids, and what it reads as that is now."""
+    columns = tuple(f if f.id else replace(f, id=i) for i, f in enumerate(relation.columns, 1))
+    owns = {"rows": number} if relation.is_table else relation.owns
+    return replace(relation, number=number, columns=columns, owns=owns, read=tuple(map(Read.of, reads)))
+
+
 def to_json(relation: Relation) -> dict[str, Any]:
     """A definition as plain data, for the store."""
-    return {"columns": [[f.name, f.type.declared, f.nullable] for f in relation.columns], **relation.body()}
+    return {
+        "columns": [[f.name, f.type.declared, f.nullable, f.id] for f in relation.columns],
+        "number": relation.number,
+        "owns": dict(relation.owns),
+        "read": [[r.name, r.number, [list(c) for c in r.columns]] for r in relation.read],
+        **relation.body(),
+    }
 
 
 def from_json(name: str, kind: str, body: Mapping[str, Any]) -> Relation:
     """The definition :func:`to_json` wrote."""
-    columns = tuple(Field(n, from_spark(t), nullable) for n, t, nullable in body["columns"])
+    given = enumerate(body["columns"], 1)
+    columns = tuple(Field(n, from_spark(t), nullable, *(id or [at])) for at, (n, t, nullable, *id) in given)
     if kind not in KINDS:
         raise CatalogError(
             "RELATION_KIND_UNKNOWN",
             f"{name} is a {kind}, and nothing here knows what that is",
             hint="import the package that brought it along, then open the database",
         )
-    return KINDS[kind].of_body(name, columns, body)
+    # Definitions of format 4 have no numbers: they get some when their database is opened (``keep/earlier.py``).
+    return replace(
+        KINDS[kind].of_body(name, columns, body),
+        number=body.get("number", 0),
+        owns={role: int(ref) for role, ref in body.get("owns", {}).items()},
+        read=tuple(Read(n, at, tuple((c, id) for c, id in columns)) for n, at, columns in body.get("read", ())),
+    )
 
 
 def file_name(name: str) -> str:

@@ -47,8 +47,3 @@ class Stream(Relation):
     @classmethod
     def of_body(cls, name: str, columns: Schema, body: Mapping[str, Any]) -> Stream:
         return Stream(name, columns, Buffer(**body["buffer"]) if "buffer" in body else None)
-
-
-def stream_count(stream: str) -> str:
-    """The name the rows that came by a stream are counted under."""
-    return f"stream {stream}"

@@ -35,6 +35,10 @@ class Table(Relation):
     primary_key: tuple[str, ...] = ()
     files: FileSource | None = None
 
+    @property
+    def is_table(self) -> bool:
+        return True
+
     def refuse_rows(self, position: Position | None) -> None:
         if self.files is not None:
             raise CatalogError(

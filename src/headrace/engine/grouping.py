@@ -42,7 +42,7 @@ class AskedAggregate:
 class Member:
     """A state that takes the groups of those rows that pass (``passes`` names a boolean column)."""
 
-    state: str
+    state: int
     passes: str | None
     aggs: tuple[AskedAggregate, ...]
     schema: pa.Schema
@@ -72,7 +72,7 @@ class RowsToGroup:
         self._values: dict[tuple[str, str | None], pa.Array] = {}
         self._moments: dict[str, Array] = {}
 
-    def states(self, grouped: Grouped) -> dict[str, pa.Table]:
+    def states(self, grouped: Grouped) -> dict[int, pa.Table]:
         """The state rows of a grouping's members. Raises :class:`Unfoldable`."""
         numbers, firsts = self._numbered(grouped.keys)
         keys = [self._key(name, type).take(pa.array(firsts)) for name, type in grouped.keys]

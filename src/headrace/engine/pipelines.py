@@ -42,7 +42,7 @@ _MASKS = 64
 class NativePipeline:
     """What an insert computes for one state relation, as native SQL."""
 
-    state: str
+    state: int
     sql: str
     narrow: str | None
     """The same in 64-bit decimals where that may do: it gives the same rows or an error."""
@@ -59,7 +59,7 @@ class NativePipeline:
 class StateShare:
     """One state's share of a shared grouping: its columns, of the rows whose mask has its bit (0: all rows)."""
 
-    state: str
+    state: int
     columns: tuple[str, ...]
     bit: int
     schema: pa.Schema
@@ -112,17 +112,17 @@ class PipelinesRun(FragmentRun):
         with followed(part.cursor, texts, part.told):
             self._keep(self._states(part.cursor))
 
-    def states(self) -> dict[str, pa.Table]:
+    def states(self) -> dict[int, pa.Table]:
         found = {state: pile.whole() for state, pile in self._piles.items()}
         return {state: rows for state, rows in found.items() if rows is not None}
 
-    def _keep(self, found: dict[str, pa.Table]) -> None:
+    def _keep(self, found: dict[int, pa.Table]) -> None:
         for state, rows in found.items():
             self._piles[state].add(rows)
 
-    def _states(self, cursor: duckdb.DuckDBPyConnection, batch_rows: pa.Table | None = None) -> dict[str, pa.Table]:
+    def _states(self, cursor: duckdb.DuckDBPyConnection, batch_rows: pa.Table | None = None) -> dict[int, pa.Table]:
         """Every pipeline's state rows for a batch, or for the view of that name."""
-        found: dict[str, pa.Table] = {}
+        found: dict[int, pa.Table] = {}
         if batch_rows is not None and batch_rows.num_rows > 0:
             found = self._grouped(cursor, batch_rows)
         shared_left = [s for s in self._fragment.shared if any(p.state not in found for p in s.parts)]
@@ -137,9 +137,9 @@ class PipelinesRun(FragmentRun):
                 found[pipeline.state] = self._run(cursor, pipeline, batch_rows)
         return found
 
-    def _grouped(self, cursor: duckdb.DuckDBPyConnection, batch_rows: pa.Table) -> dict[str, pa.Table]:
+    def _grouped(self, cursor: duckdb.DuckDBPyConnection, batch_rows: pa.Table) -> dict[int, pa.Table]:
         """The states that compiled loops can fill; what fails is left to the states' own texts."""
-        found: dict[str, pa.Table] = {}
+        found: dict[int, pa.Table] = {}
         asked = [g for g in self._fragment.grouped if batch_rows.num_rows <= g.rows]
         for over, group in groupby(asked, key=attrgetter("over")):
             rows = batch_rows
@@ -172,7 +172,7 @@ class PipelinesRun(FragmentRun):
 
     def _run_shared(
         self, cursor: duckdb.DuckDBPyConnection, shared: Shared, batch_rows: pa.Table | None
-    ) -> dict[str, pa.Table]:
+    ) -> dict[int, pa.Table]:
         """The states of a shared grouping; none if it failed, for then each pipeline must say why."""
         given_up = self._worker.given_up
         for text in (shared.narrow, shared.sql):

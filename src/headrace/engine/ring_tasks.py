@@ -76,7 +76,7 @@ class RingShare:
 
 def run_scan(
     spark: SparkSession, work: Work, share: RingShare, count: int
-) -> tuple[dict[str, list[pa.Table]], list[pa.Table]]:
+) -> tuple[dict[int, list[pa.Table]], list[pa.Table]]:
     """Each state's rows as ``count`` tasks left them, and the input rows that need Spark SQL after all."""
 
     def task(indexes: Iterable[int]) -> Iterator[Found]:
@@ -97,20 +97,21 @@ def run_scan(
             f"a Spark task that read stream {share.stream} failed: {failure.message}",
             hint="ask again: what it had read cannot be read twice",
         ) from error
-    states: dict[str, list[pa.Table]] = {}
+    states: dict[int, list[pa.Table]] = {}
     left: list[pa.Table] = []
     # A task that fails has the others cancelled: what it says is the reason.
-    for _, kind, name, payload in sorted(results, key=lambda found: found[2] == "QUERY_CANCELLED"):
-        if kind == "error":
-            raise restored(payload.decode())
+    failures = [restored(payload.decode()) for _, kind, _, payload in results if kind == "error"]
+    if failures:
+        raise min(failures, key=lambda failure: failure.condition == "QUERY_CANCELLED")
+    for _, kind, state, payload in results:
         if kind == "state":
-            states.setdefault(name, []).append(from_bytes(payload))
+            states.setdefault(state, []).append(from_bytes(payload))
         elif kind == "left":
             left.append(from_bytes(payload))
     return states, left
 
 
-def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, str, bytes]]:
+def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, int, bytes]]:
     left: list[pa.Table] = []
 
     def parts(_: Worker, __: Work) -> Iterator[pa.Table]:
@@ -119,4 +120,4 @@ def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, str, 
 
     yield from reduced(work, parts, index, left)
     for rows in left:
-        yield "left", "", to_bytes(rows.cast(plain_schema(rows.schema)))
+        yield "left", 0, to_bytes(rows.cast(plain_schema(rows.schema)))

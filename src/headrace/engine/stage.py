@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.catalog import Stream
 
-StateRows = dict[str, list[pa.Table]]
+StateRows = dict[int, list[pa.Table]]
 """State rows by state."""
 
 
@@ -38,7 +38,7 @@ class SparkSite:
 class Stage(ABC):
     """One relation's share of an insert."""
 
-    state: str
+    state: int
     """The state it changes, or the first of them: what the stage is known by."""
     plan: Node
     """What it computes of the stream's rows."""

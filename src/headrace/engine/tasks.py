@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
 
-Found = tuple[int, str, str, bytes]
+Found = tuple[int, str, int, bytes]
 """One thing a task gives back: its slice, the kind of thing, a name, and bytes."""
 
 _worker: Worker | None = None
@@ -53,7 +53,7 @@ def _schema() -> StructType:
     """What a task gives back. A value, not DDL text: Spark would ask the JVM to parse that for every job."""
     from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-    fields = (("slice", LongType()), ("kind", StringType()), ("name", StringType()), ("payload", BinaryType()))
+    fields = (("slice", LongType()), ("kind", StringType()), ("state", LongType()), ("payload", BinaryType()))
     schema = StructType()
     for name, type_ in fields:
         schema = schema.add(name, type_)
@@ -77,7 +77,7 @@ def run_slices(
     scratch: Path,
     progress: Progress | None = None,
     again: Callable[[], None] = lambda: None,
-) -> tuple[int, dict[str, list[pa.Table]]]:
+) -> tuple[int, dict[int, list[pa.Table]]]:
     """The row count of all slices, and for each state the rows every task left.
 
     ``again`` is called if a task was run a second time, without delivering its rows.
@@ -112,7 +112,7 @@ def run_each(spark: SparkSession, count: int, task: Callable[[Iterable[int]], It
 
 def run_frame(
     frame: DataFrame, work: Work, again: Callable[[], None] = lambda: None
-) -> tuple[int, dict[str, list[pa.Table]]]:
+) -> tuple[int, dict[int, list[pa.Table]]]:
     """The same over a DataFrame: its rows live in the JVM, so they do cross."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -132,15 +132,15 @@ Parts = Callable[[Worker, Work], Iterator[Any]]
 
 def reduced(
     work: Work, parts: Parts, number: int, left: list[pa.Table] | None = None
-) -> Iterator[tuple[str, str, bytes]]:
+) -> Iterator[tuple[str, int, bytes]]:
     """What a task does with its rows, wherever they come from. Only its first attempt delivers them."""
     worker = task_worker()
     worker.keep_only(work.statics)
     if work.ring is not None and attempt():
-        yield "again", "", b""
+        yield "again", 0, b""
         work = replace(work, ring=None)
     rows, states = worker.reduce(work, parts(worker, work), number, left)
-    yield "rows", "", str(rows).encode()
+    yield "rows", 0, str(rows).encode()
     for state, table in states.items():
         yield "state", state, to_bytes(table)
 
@@ -161,28 +161,28 @@ def attempt() -> int:
     return context.attemptNumber() if context is not None else 0
 
 
-def guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[Found]:
+def guarded(index: int, run: Callable[[], Iterator[tuple[str, int, bytes]]]) -> Iterator[Found]:
     """A task's results, or its failure as a result."""
-    results: list[tuple[str, str, bytes]] = []
+    results: list[tuple[str, int, bytes]] = []
     try:
         results.extend(run())
         return ((index, *result) for result in results)
     except QuotedNewline:
-        failure = "quoted", "", b""
+        failure = "quoted", 0, b""
     except PipelineCannot as cannot:
         failure = "cannot", cannot.state, cannot.reason.encode()
     except HeadraceError as error:
-        failure = "error", error.condition, packed(error).encode()
+        failure = "error", 0, packed(error).encode()
     return ((index, *result) for result in (*(r for r in results if r[0] == "again"), failure))
 
 
 def _to_arrow(results: Iterator[Found]) -> Iterator[pa.RecordBatch]:
-    for index, kind, name, payload in results:
+    for index, kind, state, payload in results:
         yield pa.RecordBatch.from_pydict(
             {
                 "slice": pa.array([index], pa.int64()),
                 "kind": pa.array([kind]),
-                "name": pa.array([name]),
+                "state": pa.array([state], pa.int64()),
                 "payload": pa.array([payload], pa.binary()),
             }
         )
@@ -192,7 +192,7 @@ def _collect(frame: DataFrame) -> list[Found]:
     return list(zip(*(column.to_pylist() for column in frame.toArrow().columns), strict=True))
 
 
-def _gather(run: Callable[[], list[Found]], again: Callable[[], None]) -> tuple[int, dict[str, list[pa.Table]]]:
+def _gather(run: Callable[[], list[Found]], again: Callable[[], None]) -> tuple[int, dict[int, list[pa.Table]]]:
     """The results of all tasks; the first failure, by slice, is raised."""
     try:
         results = sorted(run(), key=itemgetter(0))
@@ -203,16 +203,16 @@ def _gather(run: Callable[[], list[Found]], again: Callable[[], None]) -> tuple[
     if any(kind == "quoted" for _, kind, _, _ in results):
         raise QuotedNewline
     total = 0
-    states: dict[str, list[pa.Table]] = {}
-    for _, kind, name, payload in results:
+    states: dict[int, list[pa.Table]] = {}
+    for _, kind, state, payload in results:
         if kind == "error":
             raise restored(payload.decode())
         if kind == "cannot":
-            raise PipelineCannot(name, payload.decode())
+            raise PipelineCannot(state, payload.decode())
         if kind == "rows":
             total += int(payload)
         elif kind == "state":
-            states.setdefault(name, []).append(from_bytes(payload))
+            states.setdefault(state, []).append(from_bytes(payload))
     return total, states
 
 

@@ -91,14 +91,14 @@ class FragmentRun(ABC):
             self.add(chunk)
 
     @abstractmethod
-    def states(self) -> dict[str, pa.Table]:
+    def states(self) -> dict[int, pa.Table]:
         """The state rows of all that was added, by state; one without rows may be left out."""
 
 
 class PipelineCannot(Exception):
     """A fragment met a value the native engine does not treat as Spark does."""
 
-    def __init__(self, state: str, reason: str) -> None:
+    def __init__(self, state: int, reason: str) -> None:
         self.state = state
         self.reason = reason
         super().__init__(state, reason)

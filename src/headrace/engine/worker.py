@@ -165,7 +165,7 @@ class Worker:
 
     def reduce(
         self, work: Work, parts: Iterable[pa.Table | _File], number: int = 0, left: list[pa.Table] | None = None
-    ) -> tuple[int, dict[str, pa.Table]]:
+    ) -> tuple[int, dict[int, pa.Table]]:
         """Run fragments over one part of the input: its row count, and the state rows it leaves, by state.
 
         This is the one loop, wherever it runs and whatever the rows come from. Rows that go to a ring cannot be taken

@@ -24,25 +24,25 @@ class _Epochs(Listing):
     """Many, so they are read as columns."""
 
     def read(self, asked: Asked, names: Any) -> pa.Table:
-        relations = list(asked.runtime.catalog.relations.items())
-        spelled = pa.table({"key": [k for k, _ in relations], "name": [r.name for _, r in relations]})
-        # The store's names say what a relation holds ("state v s0"); here it is whose it is that matters.
+        # An epoch tells what it altered by reference; here it is whose that is that matters.
+        whose = [(ref, r) for r in asked.runtime.catalog.relations.values() for ref in (r.number, *r.owns.values())]
+        known = pa.table(
+            {
+                "ref": pa.array([str(ref) for ref, _ in whose], pa.string()),
+                "name": pa.array([relation.name for _, relation in whose], pa.string()),
+                "late": pa.array([relation.is_kept for _, relation in whose], pa.bool_()),
+            }
+        )
         found = asked.snapshot.query(
             """
             SELECT epoch, time, label, coalesce(string_agg(DISTINCT name, ', ' ORDER BY name), '') AS relations,
-                (sum(rows) FILTER (NOT late))::BIGINT AS rows, (sum(rows) FILTER (late))::BIGINT AS late_rows
-            FROM (
-                SELECT log.*, coalesce(names.name, whose) AS name, what LIKE 'late %' AS late
-                FROM (
-                    SELECT *, CASE WHEN what <> ''
-                        THEN regexp_replace(what, '^(state (.*) s[0-9]+|[a-z]+ (.*))$', '\\2\\3') END AS whose
-                    FROM log
-                ) AS log LEFT JOIN names ON whose = key
-            )
+                (sum(rows) FILTER (NOT coalesce(late, false)))::BIGINT AS rows,
+                (sum(rows) FILTER (late))::BIGINT AS late_rows
+            FROM log LEFT JOIN known ON what = ref
             GROUP BY epoch, time, label ORDER BY epoch
             """,
             log=asked.snapshot.log(),
-            names=spelled.cast(pa.schema([("key", pa.string()), ("name", pa.string())])),
+            known=known,
         )
         return found.cast(arrow_schema(_EPOCHS)).select(list(names))
 

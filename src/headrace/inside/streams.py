@@ -5,11 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 from headrace.catalog import Stream, Table
-from headrace.catalog.stream import stream_count
 from headrace.inside.listing import MINUTE, Line, listing
 from headrace.ring.book import Usage
 from headrace.ring.home import terms_of
-from headrace.table import rows as tables
 from headrace.types import BIGINT, DOUBLE, INT, STRING, Field, ddl
 
 
@@ -57,7 +55,7 @@ class StreamLine(Line):
 
     @property
     def _count(self) -> str:
-        return stream_count(self.name).lower()
+        return str(self.relation.number)
 
     @property
     def rows(self) -> int:
@@ -142,7 +140,7 @@ class TableLine(Line):
     def rows(self) -> int | None:
         if self.relation.files is not None:
             return None  # to know it, the files would have to be read
-        tail = tables.tail_of(self.name)
+        tail = self.relation.number
         return self.asked.snapshot.rows(tail) + sum(s.rows for s in self.asked.snapshot.manifest(tail))
 
     @property

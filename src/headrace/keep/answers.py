@@ -34,7 +34,6 @@ from headrace.plan.refs import Ref, StateRef
 from headrace.runtime import Runtime
 from headrace.store import Glance, Snapshot, Transaction
 from headrace.table import query
-from headrace.table import rows as tables
 
 FEW = 2_048
 """State rows a lookup looks through rather than have them folded in."""
@@ -87,7 +86,7 @@ class Answers:
         self._locks: dict[str, Lock] = {}
         self._prepared: dict[str, tuple[Kept, query.Prepared]] = {}
         self._residents = WeakKeyDictionary[Kept, dict[str, Resident | None]]()
-        self._lying_merged: dict[str, int] = {}
+        self._lying_merged: dict[int, int] = {}
         self._guard = threading.Lock()
         self._tables = TableRows(runtime)
         self.evaluations = 0
@@ -192,13 +191,13 @@ class Answers:
         return resident if rows.num_rows <= FEW and not lookup.is_in(rows) else None
 
     def _changed(self, snapshot: Snapshot, kept: Kept, others: Others) -> int:
-        relations = [state.ref for state in kept.states] + [tables.tail_of(t.name) for t in kept.tables]
+        relations = [state.ref for state in kept.states] + [t.number for t in kept.tables]
         below = [self._changed(snapshot, others[ref.name.lower()], others) for ref in kept.below]
         return max([*(snapshot.last_change(r) for r in relations), *below])
 
     # States as they lie in the store
 
-    def lies_merged(self, ref: str, epoch: int) -> None:
+    def lies_merged(self, ref: int, epoch: int) -> None:
         """The whole of a state came in this epoch, one row a key."""
         self._lying_merged[ref] = epoch
 

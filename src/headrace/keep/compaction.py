@@ -45,15 +45,15 @@ class _Queue:
 class Compaction:
     """Keeps the appended rows of every state short."""
 
-    def __init__(self, runtime: Runtime, owner: Callable[[str], Kept | None], answers: Answers) -> None:
+    def __init__(self, runtime: Runtime, owner: Callable[[int], Kept | None], answers: Answers) -> None:
         self._runtime = runtime
         self._owner = owner
         """Whose a state is, by its reference; None if it is nobody's any more."""
         self._answers = answers
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[int, _Queue] = {}
         self._counting = threading.Lock()
 
-    def after(self, appended: Mapping[str, int], groups: Mapping[str, int]) -> None:
+    def after(self, appended: Mapping[int, int], groups: Mapping[int, int]) -> None:
         """Merge where it is due, now that an insert has appended so many rows to these state relations.
 
         ``groups`` is how many groups they have at least, as far as the insert knows.
@@ -132,7 +132,7 @@ class Compaction:
                 self._answers.rewritten(queue.kept, queue.state, epoch)
                 queue.kept.merged(queue.state, merged[queue])
 
-    def _queue(self, ref: str, appended: int = 0) -> _Queue | None:
+    def _queue(self, ref: int, appended: int = 0) -> _Queue | None:
         """What waits for a state, ``appended`` rows more than before."""
         known = self._queues.get(ref)
         if known is None or self._owner(ref) is not known.kept:
@@ -147,7 +147,7 @@ class Compaction:
             known.rows += appended
         return known
 
-    def _found(self, ref: str) -> _Queue | None:
+    def _found(self, ref: int) -> _Queue | None:
         kept = self._owner(ref)
         if kept is None:
             return None

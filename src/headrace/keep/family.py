@@ -7,7 +7,7 @@ definition and one statement in ``sql/``; the keeper does the rest. CONTRIBUTING
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,6 +31,10 @@ class Family(ABC):
     @abstractmethod
     def defined(self, keeper: Keeper, statement: Any, analyzer: SparkAnalyzer) -> tuple[Relation, Any]:
         """The definition a statement makes, and its plan: None if there is nothing to keep. Nothing is changed."""
+
+    @abstractmethod
+    def holds(self, plan: Any) -> Sequence[str]:
+        """What the store is to hold for a relation of this plan; its ``owns`` has a reference to each."""
 
     @abstractmethod
     def compiled(self, keeper: Keeper, relation: Relation, plan: Any) -> Kept:

@@ -31,9 +31,9 @@ class Keeper:
         self.runtime = runtime
         self.answers = Answers(runtime)
         self._kept: dict[str, Kept] = {}
-        self._owners: dict[str, Kept] = {}
+        self._owners: dict[int, Kept] = {}
         """By the references to their states."""
-        self.ran: dict[str, Choice] = {}
+        self.ran: dict[int, Choice] = {}
         """Where the last insert's work for a state ran, and why there."""
         self._reopening = Lock()
         self.compaction = Compaction(runtime, self.owner, self.answers)
@@ -52,6 +52,11 @@ class Keeper:
                     kept = self.family(relation).reopened(self, relation, snapshot)
                 self.enter(kept)
             return kept if kept is not None and kept.relation is relation else None
+
+    def known(self, relation: Relation) -> Kept | None:
+        """The kept relation of a definition if it was needed before."""
+        kept = self._kept.get(relation.name.lower())
+        return kept if kept is not None and kept.relation is relation else None
 
     def get(self, name: str) -> Any:
         """The kept relation of this name; :class:`CatalogError` if there is none."""
@@ -72,7 +77,7 @@ class Keeper:
                 wanted += [ref.name for ref in found[name].below]
         return found
 
-    def owner(self, state: str) -> Kept | None:
+    def owner(self, state: int) -> Kept | None:
         """Whose a state is, by its reference; None if it is nobody's any more."""
         return self._owners.get(state)
 
@@ -125,14 +130,14 @@ class Keeper:
         readers = catalog.all_dependents(stream.name)
         return [kept for r in readers if r.is_kept and (kept := self.of(r)) is not None]
 
-    def add(self, tx: Transaction, fed: Sequence[Kept], rows: StateRows) -> tuple[dict[str, int], dict[str, int]]:
+    def add(self, tx: Transaction, fed: Sequence[Kept], rows: StateRows) -> tuple[dict[str, int], dict[int, int]]:
         """Add an insert's state rows, in its commit.
 
         Returns how many of its rows came too late, by relation, and the epochs of states that lie merged as they are.
         """
         states = {state: pa.concat_tables(tables) for state, tables in rows.items() if tables}
         admissions = [(k, a) for k in fed if (a := k.admit(tx, states)) is not None]
-        filled: dict[str, int] = {}
+        filled: dict[int, int] = {}
         for state in [state for state, found in rows.items() if _fills(tx, state, found)]:
             tx.replace(state, states.pop(state), altered=True)
             filled[state] = tx.epoch
@@ -155,6 +160,6 @@ class Keeper:
         return self.answers.rows(snapshot, known[name.lower()], known, patient=patient)
 
 
-def _fills(tx: Transaction, state: str, rows: Sequence[pa.Table]) -> bool:
+def _fills(tx: Transaction, state: int, rows: Sequence[pa.Table]) -> bool:
     """Whether these rows are all of a state that was empty, and need no merge; few are not worth the question."""
     return len(rows) == 1 and rows[0].num_rows > BATCH_ROWS and is_grouped(rows[0]) and tx.rows(state) == 0

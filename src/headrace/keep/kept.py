@@ -29,7 +29,7 @@ class KeptState:
 
     name: str
     """Its name within the relation."""
-    ref: str
+    ref: int
     """The store's reference to it."""
     schema: pa.Schema
     merge: Callable[[str], str]
@@ -88,12 +88,7 @@ class Kept(ABC):
         for state in self.states:
             tx.create_relation(state.ref, state.schema)
 
-    def leave(self, tx: Transaction) -> None:
-        """End: drop all it owns."""
-        for state in self.states:
-            tx.drop_relation(state.ref)
-
-    def admit(self, tx: Transaction, rows: dict[str, pa.Table]) -> Admission | None:
+    def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> Admission | None:
         """Look at state rows before they are added; take out what is late, or raise to refuse the commit."""
         return None
 

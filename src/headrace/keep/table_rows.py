@@ -39,7 +39,7 @@ class TableRows:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._held: dict[str, _Held] = {}
+        self._held: dict[int, _Held] = {}
         self._guard = threading.Lock()
 
     @property
@@ -63,7 +63,7 @@ class TableRows:
         return found
 
     def _rows(self, snapshot: Snapshot, table: Table, fields: Collection[str], room: int) -> pa.Table | None:
-        relation = tables.tail_of(table.name)
+        relation = table.number
         epoch = snapshot.last_change(relation)
         with self._guard:
             held = self._held.get(relation)
@@ -87,7 +87,7 @@ class TableRows:
         self._keep(relation, _Held(epoch, rows))
         return rows
 
-    def _keep(self, relation: str, held: _Held) -> None:
+    def _keep(self, relation: int, held: _Held) -> None:
         with self._guard:
             before = self._held.get(relation)
             if before is None or before.epoch <= held.epoch:

@@ -77,7 +77,7 @@ class GivenRef(Ref):
 class SystemRef(Ref):
     """A relation of the schema ``headrace``."""
 
-    state: str | None = None
+    state: int | None = None
     """The state whose rows it shows, if it does."""
 
     kind: ClassVar[str] = "system"

@@ -30,7 +30,6 @@ from headrace.sample.reservoir import Reservoir
 from headrace.sample.shares import shares
 from headrace.store import Snapshot
 from headrace.table import query
-from headrace.table import rows as tables
 from headrace.table.files import parquet_pieces
 
 
@@ -89,7 +88,7 @@ def _of_table(
         return _of_files(runtime, table, fields, size, rng)
     if any(c.name.lower() == ROW_NUMBER for c in table.columns):
         return None  # its rows cannot be told apart by that name
-    relation = tables.tail_of(table.name)
+    relation = table.number
     stretches = [stretch_of(str(path)) for path in snapshot.segments(relation)]
     tail = snapshot.rows(relation)
     in_files, in_tail = shares([sum(s.rows for s in stretches), tail], size, rng).tolist()

@@ -41,9 +41,9 @@ class Feed(Fragment):
     """One kept sample, as whoever draws for it needs to know it."""
 
     name: str
-    rows: str
+    rows: int
     """The state relation of the rows drawn."""
-    seen: str
+    seen: int
     """The state relation of how many rows there were."""
     size: int
     columns: tuple[str, ...]
@@ -115,7 +115,7 @@ class Feeder(FragmentRun):
             for chunk in part.chunks(feed.where or f"SELECT {names} FROM {BATCH}"):
                 self._add_passed(cursor, chunk)
 
-    def states(self) -> dict[str, pa.Table]:
+    def states(self) -> dict[int, pa.Table]:
         feed = self.feed
         if feed.keys:
             with self._drawing() as cursor:

@@ -58,7 +58,7 @@ class Sampling(Stage):
     reason: str | None
 
     @property
-    def state(self) -> str:  # type: ignore[override]
+    def state(self) -> int:  # type: ignore[override]
         return self.feed.rows
 
     @property
@@ -93,9 +93,9 @@ class KeptSample(Kept):
         rows, seen = rows_schema(self.types), seen_schema([self.types[k] for k in self.keys])
         lowest = partial(lowest_sql, keys=[f"c{k}" for k in self.keys], size=sample.size)
         total = partial(seen_sql, keys=[f"k{i}" for i in range(len(self.keys))])
-        self.rows = KeptState("rows", f"sample {sample.name}", rows, lowest)
+        self.rows = KeptState("rows", sample.owns["rows"], rows, lowest)
         """The rows drawn."""
-        self.seen = KeptState("seen", f"seen {sample.name}", seen, total)
+        self.seen = KeptState("seen", sample.owns["seen"], seen, total)
         """How many rows there were."""
         self.states = (self.rows, self.seen)
         self.threshold = 1.0
@@ -158,7 +158,7 @@ class KeptSample(Kept):
             self._most_rows = max(self._most_rows, most)
             self._looked = True
 
-    def admit(self, tx: Transaction, rows: dict[str, pa.Table]) -> None:
+    def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> None:
         """Refuse rows that would give it too many groups, or more rows of all its groups than fit in memory."""
         settings = self._runtime.settings
         counts, drawn = rows.get(self.seen.ref), rows.get(self.rows.ref)
@@ -252,6 +252,9 @@ class Samples(Family):
         size, answers = statement.size, dict(analyzer.answers)
         return Sample(statement.name, columns, of, size, keys, statement.seed, statement.text, answers), plan
 
+    def holds(self, plan: Node) -> Sequence[str]:
+        return ("rows", "seen")
+
     def compiled(self, keeper: Keeper, relation: Relation, plan: Node) -> KeptSample:
         assert isinstance(relation, Sample)
         return KeptSample(keeper.runtime, relation, plan)
@@ -263,7 +266,8 @@ class Samples(Family):
         assert isinstance(relation, Sample)
         statement = parse(relation.text)
         assert isinstance(statement, CreateSample)
-        plan, _ = bound(statement, keeper.runtime.catalog, keeper.runtime.analyzer(relation.types))
+        catalog = keeper.runtime.catalog.as_read_by(relation)
+        plan, _ = bound(statement, catalog, keeper.runtime.analyzer(relation.types))
         return self.compiled(keeper, relation, plan)
 
     def created(self, kept: KeptSample) -> str:

@@ -342,9 +342,10 @@ class Binder:
         if isinstance(relation, View) and not relation.continuous:
             statement = parse(relation.text)
             assert isinstance(statement, CreateViewStatement)
-            plan = Binder(self.catalog, self.analyzer).query(statement.query)
+            plan = Binder(self.catalog.as_read_by(relation), self.analyzer).query(statement.query)
             return renaming(plan, [f.name for f in relation.columns])
-        return Leaf.of(_ref(relation), relation.columns, relation.primary_key)
+        leaf = Leaf.of(_ref(relation), relation.columns, relation.primary_key)
+        return replace(leaf, fields=relation.stored) if relation.stored else leaf
 
     def _join(self, left: Node, scope: Scope, join: exp.Join, ctes: Ctes) -> Node:
         _only(join, {"this", "side", "kind", "on", "using", "method"}, "this kind of join")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from headrace.base.interrupts import committed
 from headrace.base.parquet_files import write_parquet
 from headrace.base.wording import counted
-from headrace.catalog import KINDS, Catalog, FileSource, Relation, Stream, Table, check_names, to_json
-from headrace.catalog.stream import stream_count
+from headrace.catalog import KINDS, Catalog, FileSource, Relation, Stream, Table, check_names, numbered, to_json
 from headrace.errors import CatalogError, NotYetSupported, Position, SqlError
 from headrace.keep.family import Family, family_of
 from headrace.keep.keeper import Keeper
@@ -26,6 +26,8 @@ from headrace.store import Transaction, writing
 from headrace.table import files as file_tables
 from headrace.table import rows as tables
 from headrace.types import MAP_HINT, VOID, Field, Schema, arrow_schema
+
+R = TypeVar("R", bound=Relation)
 
 
 class Definer:
@@ -53,15 +55,16 @@ class Definer:
                 relation = Table(
                     statement.name, statement.columns, tuple(c.name for c in statement.columns if c.name.lower() in key)
                 )
+            relation = self._numbered(relation)
 
             def work(tx: Transaction) -> None:
-                if isinstance(relation, Table):
-                    tx.create_relation(tables.tail_of(relation.name), arrow_schema(relation.columns))
+                for ref in relation.owns.values():
+                    tx.create_relation(ref, arrow_schema(relation.columns))
 
             try:
                 if isinstance(relation, Stream) and relation.buffer is not None:
                     self._runtime.rings.open(relation)  # first: there may be no room for it
-                self._define(self._runtime.catalog.with_relation(relation), relation, work, at=statement.position)
+                self._define(relation, work, at=statement.position)
             except BaseException:
                 self._runtime.rings.drop(relation.name)
                 raise
@@ -76,7 +79,8 @@ class Definer:
 
     def create_filled(self, table: Table, rows: pa.Table, at: Position) -> str:
         """A table and its first rows, in one commit."""
-        relation = tables.tail_of(table.name)
+        table = self._numbered(table)
+        relation = table.number
         rows = rows.rename_columns([c.name for c in table.columns]).cast(arrow_schema(table.columns))
         file = self._runtime.store.new_segment(relation) if rows.num_rows >= tables.TAIL_ROWS else None
 
@@ -92,7 +96,7 @@ class Definer:
             if file is not None:
                 with writing(file):
                     write_parquet(rows, file)
-            self._define(self._runtime.catalog.with_relation(table), table, work, at=at)
+            self._define(table, work, at=at)
         except BaseException:
             if file is not None:
                 self._runtime.store.let_go(file)
@@ -100,14 +104,14 @@ class Definer:
         return f"table {table.name} created with {counted(rows.num_rows, 'row')}"
 
     def _create_over_files(self, statement: s.CreateTable, source: FileSource) -> str:
-        table = file_tables.declared(statement.name, statement.columns, source, statement.position)
+        table = self._numbered(file_tables.declared(statement.name, statement.columns, source, statement.position))
         found = file_tables.mark(table)
 
         def work(tx: Transaction) -> None:
-            tx.create_relation(tables.tail_of(table.name), file_tables.MANIFEST)
-            tx.append(tables.tail_of(table.name), file_tables.manifest(found))
+            tx.create_relation(table.number, file_tables.MANIFEST)
+            tx.append(table.number, file_tables.manifest(found))
 
-        self._define(self._runtime.catalog.with_relation(table), table, work, at=statement.position)
+        self._define(table, work, at=statement.position)
         self._runtime.file_marks[table] = found
         return f"table {table.name} created over {counted(len(found), 'file')}, read at each query"
 
@@ -135,19 +139,15 @@ class Definer:
 
     def _drop(self, relations: Sequence[Relation]) -> None:
         """Relations nobody else reads, with all they own, in one commit."""
-        kept = [k for r in relations if r.is_kept and (k := self._keeper.of(r)) is not None]
+        kept = [k for r in relations if (k := self._keeper.known(r)) is not None]
         catalog = self._runtime.catalog.without(*(relation.name for relation in relations))
 
         def work(tx: Transaction) -> None:
             for relation in relations:
                 tx.drop(relation.name)
-                if isinstance(relation, Stream):
-                    tx.forget_count(stream_count(relation.name))
-                if isinstance(relation, Table):
-                    tx.drop_relation(tables.tail_of(relation.name))
-                    tx.forget_count(tables.tail_of(relation.name))
-            for one in kept:
-                one.leave(tx)
+                tx.forget_count(relation.number)
+                for ref in relation.owns.values():
+                    tx.drop_relation(ref)
 
         def left() -> None:
             for one in kept:
@@ -155,7 +155,7 @@ class Definer:
 
         self._commit(catalog, work, f"DROP {relations[-1].name}", leaving=left)
         for relation in relations:
-            if isinstance(relation, Stream):
+            if relation.is_stream:
                 with self._runtime.tidying.after(f"removing the buffer of {relation.name}"):
                     self._runtime.rings.drop(relation.name)
         for one in kept:
@@ -164,15 +164,24 @@ class Definer:
     # What is kept
 
     def _create_kept(self, family: Family, statement: s.Create) -> str:
-        relation, plan = family.defined(self._keeper, statement, self._runtime.analyzer())
-        catalog = self._runtime.catalog.with_relation(relation)
+        found, plan = family.defined(self._keeper, statement, self._runtime.analyzer())
+        relation = self._numbered(found)
         if plan is None:
-            self._define(catalog, relation, lambda tx: None, at=statement.position)
+            self._define(relation, lambda tx: None, at=statement.position)
             return f"{relation.kind} {relation.name} created"
+        relation = self._holding(relation, family.holds(plan))
         with family.begun(self._keeper, relation, plan) as kept:
-            entering = partial(self._keeper.enter, kept)
-            self._define(catalog, relation, kept.found, entering, at=statement.position)
+            self._define(relation, kept.found, partial(self._keeper.enter, kept), at=statement.position)
         return family.created(kept)
+
+    def _numbered(self, relation: R) -> R:
+        """The relation with a number, which makes what it names certain from here on."""
+        reads = (self._runtime.catalog.get(name) for name in relation.reads)
+        return numbered(relation, self._runtime.store.new_number(), reads)
+
+    def _holding(self, relation: Relation, roles: Sequence[str]) -> Relation:
+        """The relation with new references to what the store will hold for it."""
+        return replace(relation, owns={role: self._runtime.store.new_number() for role in roles})
 
     def restart(self, name: str) -> str:
         """Begin a kept relation again, in one commit: its tables are read anew and its states emptied.
@@ -182,11 +191,15 @@ class Definer:
         """
         with self._runtime.tables_lock:
             old: Kept = self._keeper.get(name)
-            relation, family = old.relation, self._keeper.family(old.relation)
-            with family.begun(self._keeper, relation, family.plan_of(old)) as new:
+            family, plan = self._keeper.family(old.relation), self._keeper.family(old.relation).plan_of(old)
+            relation = self._holding(old.relation, family.holds(plan))
+            with family.begun(self._keeper, relation, plan) as new:
 
                 def work(tx: Transaction) -> None:
-                    old.leave(tx)
+                    for ref in old.relation.owns.values():
+                        tx.drop_relation(ref)
+                    tx.forget_count(relation.number)
+                    tx.redefine(relation.name, to_json(relation))
                     new.found(tx)
 
                 newer = self._runtime.catalog.with_relation(relation)
@@ -199,7 +212,6 @@ class Definer:
 
     def _define(
         self,
-        catalog: Catalog,
         relation: Relation,
         work: Callable[[Transaction], Any],
         entering: Callable[[], None] = lambda: None,
@@ -207,6 +219,7 @@ class Definer:
         at: Position | None,
     ) -> None:
         check_names(relation, at)
+        catalog = self._runtime.catalog.with_relation(relation)
 
         def all_of_it(tx: Transaction) -> None:
             tx.put(relation.name, relation.kind, to_json(relation))

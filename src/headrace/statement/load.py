@@ -16,7 +16,6 @@ import pyarrow as pa
 from headrace.base.interrupts import at_once, check, committed
 from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, Stream, Table
-from headrace.catalog.stream import stream_count
 from headrace.engine.failures import from_spark
 from headrace.engine.session import cancel_with_the_statement
 from headrace.engine.stage import Stage, StateRows
@@ -194,7 +193,7 @@ class Loader:
     def _copy_table(self, table: Table, files: Files, progress: Progress | None) -> int:
         names = tuple(f.name for f in files.schema)
         slices = plan_slices(files.paths, files.format, files.options, files.schema, names, 1)
-        file = self._runtime.store.new_segment(tables.tail_of(table.name))
+        file = self._runtime.store.new_segment(table.number)
         wanted = arrow_schema(table.columns)
         total = 0
         try:
@@ -348,7 +347,7 @@ class Loader:
         ``None`` if the batch they come from is committed already.
         """
 
-        filled: dict[str, int] = {}
+        filled: dict[int, int] = {}
 
         def work(tx: Transaction) -> dict[str, int] | None:
             if self._runtime.writer_version != version:
@@ -356,7 +355,7 @@ class Loader:
             if given.batch is not None and not tx.record(given.batch.source, given.batch.sequence):
                 tx.unchanged()
                 return None
-            tx.count(stream_count(given.stream.name), given.rows)
+            tx.count(given.stream.number, given.rows)
             late, lying = self._keeper.add(tx, given.fed, given.states)
             filled.clear()
             filled.update(lying)

@@ -11,9 +11,20 @@ A database is a directory with one writing process. One commit is one epoch; rea
 2 2 ['bolt', 'nut']
 """
 
-from headrace.store.reading import Definition, Epoch, Segment
+from headrace.store.reading import Definition, Epoch, Segment, Stored
 from headrace.store.snapshot import Glance, NotInMemory, Snapshot
 from headrace.store.store import Store
 from headrace.store.transaction import Transaction, writing
 
-__all__ = ["Definition", "Epoch", "Glance", "NotInMemory", "Segment", "Snapshot", "Store", "Transaction", "writing"]
+__all__ = [
+    "Definition",
+    "Epoch",
+    "Glance",
+    "NotInMemory",
+    "Segment",
+    "Snapshot",
+    "Store",
+    "Stored",
+    "Transaction",
+    "writing",
+]

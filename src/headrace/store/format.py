@@ -26,7 +26,7 @@ from headrace.base.private import protect
 from headrace.errors import StoreError
 from headrace.store.directory import LOG, UNFINISHED, Directory, Marker, fault_of, sync_file
 
-FORMAT = 4
+FORMAT = 5
 """The version this code writes. A newer one is refused, an older one is brought up to date at open."""
 
 _TABLES = """
@@ -69,6 +69,8 @@ _UPGRADES = {
     3: "CREATE TABLE IF NOT EXISTS book.counts (what VARCHAR, rows BIGINT, epoch BIGINT); "
     "UPDATE book.counts SET epoch = 0; "
     "ALTER TABLE book.epochs ADD COLUMN counted VARCHAR DEFAULT '[]'",
+    # Relations are known by numbers from here on; who reads the definitions gives them (``keep/earlier.py``).
+    4: "SELECT 1",
 }
 
 

@@ -57,16 +57,20 @@ class Epoch:
     """What it added to which count (:meth:`Reading.counts`)."""
 
 
-def key_of(name: str) -> str:
-    """Names are compared without case, as Spark compares them.
+Stored = int | str
+"""What a stored relation is known by: a number that nothing else of the database ever has, or a name."""
 
-    >>> key_of("Low_Stock")
-    'low_stock'
+
+def key_of(stored: Stored) -> str:
+    """A reference as the book spells it. Names are compared without case, as Spark compares them.
+
+    >>> key_of(17), key_of("Low_Stock")
+    ('17', 'low_stock')
     """
-    return name.lower()
+    return str(stored) if isinstance(stored, int) else stored.lower()
 
 
-def table_of(relation: str) -> str:
+def table_of(relation: Stored) -> str:
     """A stored relation as SQL text; its last column is ``__epoch``.
 
     >>> table_of("S1")
@@ -75,7 +79,7 @@ def table_of(relation: str) -> str:
     return f"state.{identifier(key_of(relation))}"
 
 
-def no_relation(relation: str) -> StoreError:
+def no_relation(relation: Stored) -> StoreError:
     """The refusal for a relation that is not stored."""
     return StoreError("RELATION_NOT_FOUND", f"no stored relation {relation!r}", hint="create it with create_relation")
 
@@ -105,7 +109,7 @@ class Reading:
                 raise fault from error
             raise
 
-    def table(self, relation: str) -> str:
+    def table(self, relation: Stored) -> str:
         """The relation as SQL text for ``query``; its columns are followed by ``__epoch``."""
         return table_of(relation)
 
@@ -114,26 +118,26 @@ class Reading:
         with self._sound():
             return native_query(self.cursor, sql, relations)
 
-    def last_change(self, relation: str) -> int:
+    def last_change(self, relation: Stored) -> int:
         """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
         return self._ledger.last_change(key_of(relation), self.epoch)
 
-    def rewritten(self, relation: str) -> int:
+    def rewritten(self, relation: Stored) -> int:
         """The epoch that last stamped all of the relation's rows anew (compaction does); 0 if none did."""
         return self._ledger.last_change(rewrite_of(key_of(relation)), self.epoch)
 
-    def schema(self, relation: str) -> pa.Schema:
+    def schema(self, relation: Stored) -> pa.Schema:
         """The schema the relation was created with, ``__epoch`` left out."""
         found = self._fetch(f"SELECT arrow FROM book.relations WHERE relation = {literal(key_of(relation))}")
         if not found:
             raise no_relation(relation)
         return pa.ipc.read_schema(pa.py_buffer(found[0][0]))
 
-    def scan(self, relation: str) -> pa.Table:
+    def scan(self, relation: Stored) -> pa.Table:
         """All rows stored in the database file, in the schema the relation was created with."""
         return self.since(relation, -1, self.schema(relation))
 
-    def since(self, relation: str, epoch: int, schema: pa.Schema) -> pa.Table:
+    def since(self, relation: Stored, epoch: int, schema: pa.Schema) -> pa.Table:
         """All rows stamped after an epoch, however they are kept; ``schema`` is the relation's own."""
         appended = self._appended(relation, epoch, schema)
         if self._filled(key_of(relation)) <= epoch:
@@ -146,14 +150,14 @@ class Reading:
         """The epoch that last put rows into the relation's own table, as far as is known."""
         return max(self._ledger.last_change(mark(key), self.epoch) for mark in (filling_of, rewrite_of))
 
-    def whole(self, relation: str, batches: str) -> tuple[str, pa.Table]:
+    def whole(self, relation: Stored, batches: str) -> tuple[str, pa.Table]:
         """The relation as SQL text that reads its appended batches by the name ``batches``, and those batches."""
         schema = self.schema(relation)
         columns = ", ".join(identifier(name) for name in schema.names)
         text = f"(SELECT {columns} FROM {self.table(relation)} UNION ALL SELECT {columns} FROM {batches})"
         return text, self._appended(relation, -1, schema)
 
-    def _appended(self, relation: str, since: int, schema: pa.Schema) -> pa.Table:
+    def _appended(self, relation: Stored, since: int, schema: pa.Schema) -> pa.Table:
         """The rows appended as batches that no rewrite has folded in yet."""
         key = key_of(relation)
         recent = self._recent(key, since)
@@ -171,11 +175,11 @@ class Reading:
         """The keys (lower-case names) of all stored relations."""
         return [relation for (relation,) in self._fetch("SELECT relation FROM book.relations ORDER BY relation")]
 
-    def has(self, relation: str) -> bool:
+    def has(self, relation: Stored) -> bool:
         """Whether it is stored."""
         return bool(self._fetch(f"SELECT 1 FROM book.relations WHERE relation = {literal(key_of(relation))}"))
 
-    def rows(self, relation: str) -> int:
+    def rows(self, relation: Stored) -> int:
         """How many rows the database file holds for the relation; segments are not counted."""
         key = literal(key_of(relation))
         try:
@@ -184,7 +188,7 @@ class Reading:
         except duckdb.CatalogException:
             raise no_relation(relation) from None
 
-    def queued(self, relation: str) -> tuple[int, int]:
+    def queued(self, relation: Stored) -> tuple[int, int]:
         """How many of these rows were there when the relation was last rewritten, and how many came since."""
         key = literal(key_of(relation))
         merged = self.rewritten(relation)
@@ -194,7 +198,7 @@ class Reading:
         )[0]
         return int(old), int(new + batches)
 
-    def manifest(self, relation: str) -> list[Segment]:
+    def manifest(self, relation: Stored) -> list[Segment]:
         """The relation's segments, oldest first, each checked against its checksum when it is first asked for."""
         found = self._fetch(
             "SELECT file, rows, epoch, bytes, crc FROM book.segments "
@@ -215,7 +219,7 @@ class Reading:
             what = f"cannot be read: {error.strerror or error}"
         raise damaged(file, what)
 
-    def segments(self, relation: str) -> list[Path]:
+    def segments(self, relation: Stored) -> list[Path]:
         """The files of the relation, oldest first."""
         return [segment.path for segment in self.manifest(relation)]
 
@@ -265,7 +269,7 @@ class Reading:
             recent = f" SEMI JOIN (SELECT epoch FROM book.epochs WHERE moment >= {moment}) USING (epoch)"
         return dict(self._fetch(f"SELECT what, sum(rows)::BIGINT FROM ({COUNTED}){recent} GROUP BY what"))
 
-    def created(self, relation: str) -> int:
+    def created(self, relation: Stored) -> int:
         """The epoch the relation was made in."""
         found = self._fetch(f"SELECT epoch FROM book.relations WHERE relation = {literal(key_of(relation))}")
         if not found:

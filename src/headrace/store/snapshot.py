@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.store.directory import remove
 from headrace.store.ledger import CATALOG, Ledger
-from headrace.store.reading import Reading, key_of
+from headrace.store.reading import Reading, Stored, key_of
 
 
 class Snapshot(Reading):
@@ -34,7 +34,7 @@ class Snapshot(Reading):
         # The database shows an epoch as soon as it is committed; nobody may act on one that a crash could take back.
         ledger.durability.wait_for(self.epoch)
 
-    def changed_since(self, relation: str, epoch: int) -> bool:
+    def changed_since(self, relation: Stored, epoch: int) -> bool:
         """Whether the relation's content was altered after this snapshot, by ``epoch`` at the latest."""
         return self._ledger.last_change(key_of(relation), epoch) > self.epoch
 

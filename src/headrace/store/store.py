@@ -27,6 +27,7 @@ from headrace.errors import HeadraceError, StoreError
 from headrace.store import format as file_format
 from headrace.store.directory import DATABASE, Directory, Marker, damaged, fault_of, remove, unwritable
 from headrace.store.ledger import Ledger
+from headrace.store.reading import Stored, key_of
 from headrace.store.snapshot import Glance, Readers, Snapshot
 from headrace.store.transaction import Transaction
 from headrace.store.writer import Writer, closed, load
@@ -70,6 +71,7 @@ class Store:
             relation: pa.ipc.read_schema(pa.py_buffer(arrow))
             for relation, arrow in root.execute("SELECT relation, arrow FROM book.relations").fetchall()
         }
+        self._numbers = itertools.count(_highest(root, self._ledger) + 1)
         folded = root.execute("SELECT min(epoch) FROM book.epochs").fetchall()[0][0]
         cursor = root.cursor()
         self._writer = Writer(
@@ -237,10 +239,14 @@ class Store:
         with self._readers.glancing(self._ledger) as epoch:
             yield Glance(epoch, self._segments, self._ledger)
 
-    def new_segment(self, relation: str, suffix: str = ".parquet") -> Path:
+    def new_number(self) -> int:
+        """A number that nothing of this database has or ever had, for a relation or what is stored of one."""
+        return next(self._numbers)
+
+    def new_segment(self, relation: Stored, suffix: str = ".parquet") -> Path:
         """A fresh path under ``segments/``. Swept at the next open unless an epoch names it by then."""
         self._usable()
-        stem = re.sub(r"[^A-Za-z0-9_]", "_", relation)[:60]
+        stem = re.sub(r"[^A-Za-z0-9_]", "_", key_of(relation))[:60]
         while True:
             path = self._segments / f"{stem}-e{self._ledger.epoch + 1}-{next(self._names)}{suffix}"
             if not path.exists():
@@ -291,6 +297,14 @@ class Store:
             )
         if not self._finish.alive:
             raise closed()
+
+
+def _highest(root: duckdb.DuckDBPyConnection, ledger: Ledger) -> int:
+    """The highest number in use, or that was: whatever is dropped leaves a mark in the ledger."""
+    numbers = "SELECT max(CASE WHEN json_valid(body) THEN try_cast(body ->> '$.number' AS BIGINT) END)"
+    [(defined,)] = root.execute(f"{numbers} FROM book.definitions").fetchall()
+    changed = (key.rpartition(" ")[2] for key, _ in ledger.changes())
+    return max((defined or 0, *(int(key) for key in changed if key.isdigit())))
 
 
 def _check_size(file: Path, size: int | None) -> None:

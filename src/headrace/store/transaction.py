@@ -19,7 +19,7 @@ from headrace.errors import CatalogError, StoreError
 from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
 from headrace.store.ledger import CATALOG, Ledger, filling_of, rewrite_of
-from headrace.store.reading import EPOCH_COLUMN, Reading, key_of, no_relation
+from headrace.store.reading import EPOCH_COLUMN, Reading, Stored, key_of, no_relation
 
 BATCH_ROWS = 16_384
 """Appended rows that are kept as one batch; more go into the relation's own table."""
@@ -96,16 +96,25 @@ class Transaction(Reading):
         )
         self.changed.add(CATALOG)
 
+    def redefine(self, name: str, definition: Mapping[str, Any]) -> None:
+        """Put another definition in the place of the one under a name, which stays what it is and as old as it is."""
+        body = json.dumps(definition, ensure_ascii=False, allow_nan=False)
+        where = f"WHERE key = {literal(key_of(name))}"
+        self._execute(f"UPDATE book.definitions SET body = {literal(body)}, format = {FORMAT} {where}")
+        self.changed.add(CATALOG)
+
     def drop(self, name: str) -> None:
         """Take a definition out of the catalog. Its relations are the caller's to drop."""
-        gone = self._fetch(f"DELETE FROM book.definitions WHERE key = {literal(key_of(name))} RETURNING name")
+        gone = self._fetch(f"DELETE FROM book.definitions WHERE key = {literal(key_of(name))} RETURNING body")
         if not gone:
             raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"nothing is named {name!r}", hint="check the name")
         self.changed.add(CATALOG)
+        if number := json.loads(gone[0][0]).get("number"):
+            self.changed.add(rewrite_of(key_of(number)))  # so that nobody gets it again
 
     # -- relations -------------------------------------------------------------------------------
 
-    def create_relation(self, relation: str, schema: pa.Schema) -> None:
+    def create_relation(self, relation: Stored, schema: pa.Schema) -> None:
         """Make an empty stored relation."""
         key = key_of(relation)
         names = [key_of(name) for name in schema.names]
@@ -127,7 +136,7 @@ class Transaction(Reading):
         self.changed.add(key)
         self.made.add(key)
 
-    def append(self, relation: str, rows: pa.Table) -> None:
+    def append(self, relation: Stored, rows: pa.Table) -> None:
         """Add rows to a stored relation, stamped with this epoch."""
         rows = self._conform(relation, rows)
         if rows.num_rows:
@@ -137,7 +146,7 @@ class Transaction(Reading):
             self.written += rows.num_rows
             self.changed |= {key_of(relation), filling_of(key_of(relation))}
 
-    def append_batches(self, batches: Mapping[str, pa.Table]) -> None:
+    def append_batches(self, batches: Mapping[Any, pa.Table]) -> None:
         """Add rows to many stored relations, stamped with this epoch, at about the cost of one.
 
         Small ones are kept as Arrow batches in one table of the book until the relation is rewritten;
@@ -163,7 +172,7 @@ class Transaction(Reading):
             self.cursor.execute(f"INSERT INTO book.appended VALUES {places}", values)
         self.changed.update(small)
 
-    def replace(self, relation: str, rows: pa.Table, *, altered: bool = False) -> None:
+    def replace(self, relation: Stored, rows: pa.Table, *, altered: bool = False) -> None:
         """Swap the whole content, all of it stamped with this epoch.
 
         By default this is compaction: other rows, the same meaning, so ``last_change`` stays.
@@ -175,7 +184,7 @@ class Transaction(Reading):
         if altered:
             self.changed.add(key_of(relation))
 
-    def reshape(self, relation: str, schema: pa.Schema) -> None:
+    def reshape(self, relation: Stored, schema: pa.Schema) -> None:
         """Keep the relation's rows in other types, of the same columns; a value that does not fit is an error.
 
         Numbers that are new, at the end, are zero in all of them.
@@ -192,7 +201,17 @@ class Transaction(Reading):
             )
         self.replace(key, rows)
 
-    def drop_relation(self, relation: str) -> None:
+    def rename(self, relation: Stored, new: Stored) -> None:
+        """Have a stored relation known by another reference, with all it holds."""
+        key, other = self._known(relation), key_of(new)
+        self._execute(f"ALTER TABLE {self.table(key)} RENAME TO {identifier(other)}")
+        for table in ("relations", "appended", "segments"):
+            self._execute(f"UPDATE book.{table} SET relation = {literal(other)} WHERE relation = {literal(key)}")
+        self.schemas[other] = self.schemas.pop(key)
+        self.changed |= {key, other, filling_of(other)}
+        self._renew(key)
+
+    def drop_relation(self, relation: Stored) -> None:
         """Remove a stored relation with its rows and segments."""
         key = self._known(relation)
         self._execute(f"DROP TABLE {self.table(key)}")
@@ -205,11 +224,11 @@ class Transaction(Reading):
         self.changed.add(key)
         self._renew(key)
 
-    def rows(self, relation: str) -> int:
+    def rows(self, relation: Stored) -> int:
         """How many rows the database file holds for the relation; segments are not counted."""
         return super().rows(self._known(relation))
 
-    def schema(self, relation: str) -> pa.Schema:
+    def schema(self, relation: Stored) -> pa.Schema:
         """The schema the relation was created with."""
         return self.schemas[self._known(relation)]
 
@@ -223,13 +242,13 @@ class Transaction(Reading):
         self.changed.add(rewrite_of(key))
         self.renewed.add(key)
 
-    def _known(self, relation: str) -> str:
+    def _known(self, relation: Stored) -> str:
         key = key_of(relation)
         if key not in self.schemas:
             raise no_relation(relation)
         return key
 
-    def _conform(self, relation: str, rows: pa.Table) -> pa.Table:
+    def _conform(self, relation: Stored, rows: pa.Table) -> pa.Table:
         schema = self.schemas[self._known(relation)]
         if rows.schema.equals(schema):
             return rows
@@ -266,7 +285,7 @@ class Transaction(Reading):
 
     # -- segments --------------------------------------------------------------------------------
 
-    def add_segment(self, relation: str, file: Path, rows: int, *, altered: bool = True) -> None:
+    def add_segment(self, relation: Stored, file: Path, rows: int, *, altered: bool = True) -> None:
         """Make a finished file, written where ``Store.new_segment`` said, part of the relation.
 
         ``altered=False`` when its rows were in the relation before (moved out of the tail, compacted).
@@ -288,7 +307,7 @@ class Transaction(Reading):
         if altered:
             self.changed.add(key)
 
-    def remove_segments(self, relation: str, *, altered: bool = True) -> None:
+    def remove_segments(self, relation: Stored, *, altered: bool = True) -> None:
         """Take all files out of the relation. Those that no other relation has are deleted when no open
         snapshot can need them."""
         key = key_of(relation)
@@ -314,12 +333,12 @@ class Transaction(Reading):
 
     # -- counts ----------------------------------------------------------------------------------
 
-    def count(self, what: str, rows: int) -> None:
+    def count(self, what: Stored, rows: int) -> None:
         """Add to a running count, with this epoch."""
         key = key_of(what)
         self.counted[key] = self.counted.get(key, 0) + rows
 
-    def forget_count(self, what: str) -> None:
+    def forget_count(self, what: Stored) -> None:
         """Start a count again from nothing."""
         self.counted[key_of(what)] = 0
         self.counted_anew.add(key_of(what))

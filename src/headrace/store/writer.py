@@ -41,6 +41,8 @@ LOG_ROOM = 64 << 20
 """Free space without which, and twice the log, it does not: a checkpoint that fails would break the database."""
 WAITING = 64
 """Commits that may wait; one more caller blocks until there is room."""
+WAKES = 0.1
+"""Seconds after which whoever waits for a commit looks for signals."""
 FOLD_EVERY = 65_536
 """Epoch rows kept as they are, and how many new ones call for folding."""
 
@@ -110,7 +112,7 @@ class Writer:
             self._queue.put(Commit(work, label, done, settled))
         try:
             with stoppable(partial(self._give_up, done)):
-                return done.result()
+                return _outcome(done)
         except KeyboardInterrupt:
             # By a handler of the program's own: leave no commit behind whose outcome nobody will learn.
             # Again and again: DuckDB forgets an interrupt that comes between two statements.
@@ -322,6 +324,16 @@ class Writer:
             log = self._directory.log_bytes()
             if log >= LOG_HARD or (log >= LOG_SOFT and self._queue.empty()):
                 self.checkpoint()
+
+
+def _outcome(done: Future[T]) -> T:
+    """What became of a commit. A signal that comes just before a thread begins to wait is heard when it wakes up."""
+    while True:
+        try:
+            return done.result(WAKES)
+        except TimeoutError:
+            if done.done():  # now, or the error is the work's own
+                return done.result()
 
 
 def fold(cursor: duckdb.DuckDBPyConnection, ledger: Ledger) -> int:

@@ -72,7 +72,7 @@ class _Feed:
         self.bytes = 0
         self.over = False
         self.tasks_over = not tasks
-        self.by_task: dict[str, list[pa.Table]] = {}
+        self.by_task: dict[int, list[pa.Table]] = {}
         """State rows that Spark tasks left."""
         self.failure: BaseException | None = None
 
@@ -322,8 +322,8 @@ class AdHocQuery:
                 self.finish()
                 return
 
-    def _keep(self, compiled: Compiled, relation: str, tables: Sequence[pa.Table]) -> None:
-        state = self._plan.state(relation)
+    def _keep(self, compiled: Compiled, place: int, tables: Sequence[pa.Table]) -> None:
+        state = self._plan.states[place]
         if self._streams_out:
             return self._give_out(tables)
         for table in tables:
@@ -361,7 +361,7 @@ class AdHocQuery:
         return {StateRef(s.name): self._merge(compiled, s, self._pile(compiled, s).tables) for s in self._plan.states}
 
     def _compiled(self) -> Compiled:
-        """The query's pipelines, its static build sides read now; a state is known by its name in the plan."""
+        """The query's pipelines, its static build sides read now; a state is known by its place in the plan."""
         for static in self._plan.statics:
             rows = self._rows_of(static.plan).rename_columns([f.name for f in static.schema])
             file = self._runtime.scratch_file(f"-{static.name}.parquet")
@@ -369,7 +369,8 @@ class AdHocQuery:
             self._runtime.worker.hold(build, rows)
             if self._runtime.settings.engine == "tasks":
                 self._runtime.worker.write(build)
-        return Compiled(self._plan, self._statics, self._runtime.settings.time_zone, lambda state: state)
+        places = {state.name: place for place, state in enumerate(self._plan.states)}
+        return Compiled(self._plan, self._statics, self._runtime.settings.time_zone, places.__getitem__)
 
     def _let_go(self) -> None:
         for scan in self._scans:

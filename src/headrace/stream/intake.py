@@ -90,7 +90,7 @@ Input = Rows | Files | Spooled | Frame
 class Intake:
     """Turns input into state rows."""
 
-    def __init__(self, runtime: Runtime, ran: dict[str, Choice] | None = None) -> None:
+    def __init__(self, runtime: Runtime, ran: dict[int, Choice] | None = None) -> None:
         self._runtime = runtime
         self._ran = {} if ran is None else ran
         """Where the last insert's stages ran, by state, and why there."""
@@ -108,7 +108,7 @@ class Intake:
 
         With a ``delivery`` that was begun, rows of files and DataFrames go to its ring as they are read.
         """
-        forced: set[str] = set()
+        forced: set[int] = set()
         with ExitStack() as scratch:
             while True:
                 try:
@@ -135,12 +135,12 @@ class Intake:
         stream: Stream,
         stages: Sequence[Stage],
         given: Input,
-        forced: set[str],
+        forced: set[int],
         progress: tasks.Progress | None,
         delivery: Delivery | None,
     ) -> tuple[int, StateRows]:
         settings = self._runtime.settings
-        choices: dict[str, Choice] = {}
+        choices: dict[int, Choice] = {}
         size = _bytes(given)
         for stage in stages:
             reason = stage.reason or ("its values need Spark" if stage.state in forced else None)
@@ -157,7 +157,7 @@ class Intake:
         in_tasks = Place.TASKS in places.values() or (large and not fragments)
         ring = self._address(delivery, in_tasks or isinstance(given, Frame)) if delivery is not None else None
         work = self.work_of(stream, fragments, held, options, ring)
-        total, states = 0, dict[str, list[pa.Table]]()
+        total, states = 0, dict[int, list[pa.Table]]()
         if fragments or not by_spark or ring is not None:
             again = delivery.spoil if delivery is not None else lambda: None
             total, states = self._native(work, given, in_tasks, progress, again)
@@ -277,7 +277,7 @@ class Intake:
         everything = sum(tasks.size_of(s) for s in slices)
         done = [0] * len(slices)
 
-        def reduce(index: int) -> tuple[int, dict[str, pa.Table]]:
+        def reduce(index: int) -> tuple[int, dict[int, pa.Table]]:
             def report(so_far: int) -> None:
                 done[index] = so_far
                 if progress is not None:
@@ -285,7 +285,7 @@ class Intake:
 
             return runtime.worker.reduce(work, runtime.worker.parts(work, slices[index], report), index)
 
-        total, states = 0, dict[str, list[pa.Table]]()
+        total, states = 0, dict[int, list[pa.Table]]()
         if len(slices) == 1:
             results = iter([reduce(0)])
         elif work.ring is None:

@@ -25,7 +25,6 @@ from headrace.input.files import TextSlice, plan_slices, read_text, resolve
 from headrace.input.parquet import ParquetPiece, ParquetSlice, first_bad_value, holds_int96, parquet_source
 from headrace.runtime import Runtime
 from headrace.store import Transaction
-from headrace.table import rows as tables
 from headrace.types import TIMESTAMP, VOID, Field, Schema, Type, arrow_schema, from_arrow
 
 MANIFEST = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("changed", pa.int64())])
@@ -81,7 +80,7 @@ def refresh(runtime: Runtime, found: Iterable[Table]) -> None:
             continue
 
         def work(tx: Transaction, table: Table = table, now: Mark = now) -> None:
-            relation = tables.tail_of(table.name)
+            relation = table.number
             if runtime.catalog.find(table.name) is not table or tx.scan(relation).equals(manifest(now)):
                 tx.unchanged()
             else:

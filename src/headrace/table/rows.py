@@ -28,16 +28,11 @@ TAIL_ROWS = 65_536
 """A tail this long becomes a segment."""
 
 
-def tail_of(name: str) -> str:
-    """The store's name for a table's rows."""
-    return f"table {name}"
-
-
 def source(read: Snapshot | Transaction, table: Table, fields: Sequence[str] | None = None) -> str:
     """Native SQL for the table's rows as a reader sees them: a parenthesised query."""
     names = ", ".join(quote_native(f) for f in (fields or [c.name for c in table.columns])) or "1 AS one"
-    parts = [f"SELECT {names} FROM {read.table(tail_of(table.name))}"]
-    files = read.segments(tail_of(table.name))
+    parts = [f"SELECT {names} FROM {read.table(table.number)}"]
+    files = read.segments(table.number)
     if files:
         parts.append(f"SELECT {names} FROM {native_scan(files)}")
     return f"({' UNION ALL '.join(parts)})"
@@ -48,7 +43,7 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
     check_not_null(table, rows)
     with runtime.tables_lock:
         if rows.num_rows >= TAIL_ROWS:
-            file = runtime.store.new_segment(tail_of(table.name))
+            file = runtime.store.new_segment(table.number)
             try:
                 with writing(file):
                     write_parquet(rows, file)
@@ -60,9 +55,9 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
 
         def work(tx: Transaction) -> None:
             _check_key(tx, table, [rows])
-            tx.append(tail_of(table.name), rows)
-            tx.count(tail_of(table.name), rows.num_rows)
-            if tx.rows(tail_of(table.name)) >= TAIL_ROWS:
+            tx.append(table.number, rows)
+            tx.count(table.number, rows.num_rows)
+            if tx.rows(table.number) >= TAIL_ROWS:
                 _flush(runtime, tx, table)
 
         runtime.store.commit(work, label=f"INSERT INTO {table.name}")
@@ -76,8 +71,8 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
         if table.primary_key:
             _check_key(tx, table, [parquet_rows(f, table.primary_key) for f, _ in files])
         for file, rows in files:
-            tx.add_segment(tail_of(table.name), file, rows)
-            tx.count(tail_of(table.name), rows)
+            tx.add_segment(table.number, file, rows)
+            tx.count(table.number, rows)
 
     with runtime.tables_lock:
         runtime.store.commit(work, label=f"COPY {table.name}")
@@ -109,7 +104,7 @@ def flush(runtime: Runtime, table: Table) -> None:
     with runtime.tables_lock:
 
         def work(tx: Transaction) -> None:
-            if tx.query(f"SELECT count(*) AS n FROM {tx.table(tail_of(table.name))}").column("n")[0].as_py() == 0:
+            if tx.query(f"SELECT count(*) AS n FROM {tx.table(table.number)}").column("n")[0].as_py() == 0:
                 tx.unchanged()
             else:
                 _flush(runtime, tx, table)
@@ -119,12 +114,12 @@ def flush(runtime: Runtime, table: Table) -> None:
 
 def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
     names = ", ".join(quote_native(c.name) for c in table.columns)
-    rows = tx.query(f"SELECT {names} FROM {tx.table(tail_of(table.name))}").cast(arrow_schema(table.columns))
-    file = runtime.store.new_segment(tail_of(table.name))
+    rows = tx.query(f"SELECT {names} FROM {tx.table(table.number)}").cast(arrow_schema(table.columns))
+    file = runtime.store.new_segment(table.number)
     with writing(file):
         write_parquet(rows, file)
-    tx.add_segment(tail_of(table.name), file, rows.num_rows, altered=False)
-    tx.replace(tail_of(table.name), rows.slice(0, 0))
+    tx.add_segment(table.number, file, rows.num_rows, altered=False)
+    tx.replace(table.number, rows.slice(0, 0))
 
 
 def check_not_null(table: Table, rows: pa.Table) -> None:

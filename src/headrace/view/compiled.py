@@ -34,7 +34,7 @@ class Compiled:
     statics: Mapping[str, Static]
     """Build sides by their names in the plan; one file may serve several names, and several views."""
     zone: str
-    ref: Callable[[str], str]
+    ref: Callable[[str], int]
     """The reference to a state, given its name in the plan."""
 
     @cached_property

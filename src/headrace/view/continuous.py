@@ -27,13 +27,16 @@ from headrace.view.sharing import InsertPipeline
 
 R = TypeVar("R", bound=RelationRef)
 
+STATICS = "statics"
+"""What a view owns beside its states: the files of its static build sides."""
+
 
 class ContinuousView(Kept):
     """A view's split plan, compiled and stored."""
 
     relation: View
 
-    def __init__(self, view: View, compiled: Compiled, first: Mapping[str, pa.Table] | None = None) -> None:
+    def __init__(self, view: View, compiled: Compiled, first: Mapping[int, pa.Table] | None = None) -> None:
         self.relation = view
         self.compiled = compiled
         self.states = tuple(compiled.states.values())
@@ -68,7 +71,7 @@ class ContinuousView(Kept):
     def found(self, tx: Transaction) -> None:
         super().found(tx)
         if self.statics:
-            relation = static_relation(self.name)
+            relation = self.relation.owns[STATICS]
             files = {name: static.path for name, static in self.statics.items()}
             tx.create_relation(relation, pa.schema([("name", pa.string()), ("file", pa.string())]))
             tx.append(relation, pa.table({"name": list(files), "file": [f.name for f in files.values()]}))
@@ -80,19 +83,13 @@ class ContinuousView(Kept):
         if admission is not None:
             admission.settle(tx)
 
-    def leave(self, tx: Transaction) -> None:
-        super().leave(tx)
-        if self.statics:
-            tx.drop_relation(static_relation(self.name))
-        tx.forget_count(retention.late_count(self.name))
-
-    def admit(self, tx: Transaction, rows: dict[str, pa.Table]) -> retention.RetainingAdmission | None:
+    def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> retention.RetainingAdmission | None:
         return retention.admit(tx, self, rows)
 
     def notes(self, snapshot: Snapshot, rows: Callable[[], pa.Table]) -> list[Note]:
         notes: list[Note] = []
         if self.frozen_tables:
-            since = f"as they were at epoch {snapshot.created(static_relation(self.name))}"
+            since = f"as they were at epoch {snapshot.created(self.relation.owns[STATICS])}"
             again = f"{since}; REFRESH VIEW {self.name} RESTART reads them anew and counts from then"
             notes.append(("# read once", ", ".join(self.frozen_tables), again))
         if self.tables:
@@ -102,7 +99,7 @@ class ContinuousView(Kept):
         if self.below:
             notes.append(("# read at each query", ", ".join(k.name for k in self.below), "at the same commit"))
         if self.plan.retain is not None:
-            late = snapshot.counts().get(retention.late_count(self.name).lower(), 0)
+            late = snapshot.counts().get(str(self.relation.number), 0)
             times = dict.fromkeys(s.labels[s.time] for s in self.plan.states if s.time is not None)
             note = f"by {', '.join(times)}; {counted(late, 'row')} came too late"
             notes.append(("# retain", span_text(self.plan.retain), note))
@@ -110,11 +107,6 @@ class ContinuousView(Kept):
             columns = counted(len(state.keys), "key column")
             notes.append((f"# state {state.name}", ", ".join(state.labels), f"{state.kind}, {columns}"))
         return notes
-
-
-def static_relation(view: str) -> str:
-    """The store's name for a view's static build sides."""
-    return f"static {view}"
 
 
 def _refs(plan: Node, kind: type[R]) -> tuple[R, ...]:

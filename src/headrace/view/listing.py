@@ -17,7 +17,6 @@ from headrace.store import Snapshot
 from headrace.table import query
 from headrace.types import BIGINT, DOUBLE, STRING, TIMESTAMP, Field
 from headrace.view.continuous import ContinuousView
-from headrace.view.retention import late_count
 from headrace.view.sharing import InsertPipeline
 
 
@@ -152,10 +151,10 @@ class ViewLine(Line):
 
     @property
     def late_rows(self) -> int | None:
-        return None if self.retain is None else self.asked.counts.get(late_count(self.name).lower(), 0)
+        return None if self.retain is None else self.asked.counts.get(str(self.relation.number), 0)
 
 
-def size_of(snapshot: Snapshot, relation: str, state: State) -> tuple[int, int, int]:
+def size_of(snapshot: Snapshot, relation: int, state: State) -> tuple[int, int, int]:
     """A stored state's rows, those of them that came after its last merge, and the bytes of all values."""
     _, batches = snapshot.whole(relation, "batches")
     lengths = {"string": "strlen({})", "binary": "octet_length({})"}

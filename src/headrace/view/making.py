@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.nodes import Node, Project, leaves, streams_in
 from headrace.plan.pipelines import SplitPlan
+from headrace.plan.refs import RelationRef
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
 from headrace.plan.split import split
@@ -33,7 +34,7 @@ from headrace.store import Snapshot, Transaction, writing
 from headrace.table import query
 from headrace.types import Field, Schema
 from headrace.view.compiled import Compiled, statics_of
-from headrace.view.continuous import ContinuousView, static_relation
+from headrace.view.continuous import STATICS, ContinuousView
 
 
 @family
@@ -53,13 +54,16 @@ class Views(Family):
             refuse_nondeterministic(statement.query)
         return View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers)), plan
 
+    def holds(self, plan: SplitPlan) -> Sequence[str]:
+        return [*(state.name for state in plan.states), *([STATICS] if plan.statics else [])]
+
     def compiled(self, keeper: Keeper, relation: Relation, plan: SplitPlan) -> ContinuousView:
         return self._compiled(keeper, relation, plan, {})
 
     def _compiled(self, keeper: Keeper, view: Relation, plan: SplitPlan, files: Mapping[str, Path]) -> ContinuousView:
         assert isinstance(view, View)
         zone = keeper.runtime.settings.time_zone
-        compiled = Compiled(plan, statics_of(files), zone, lambda state: f"state {view.name} {state}")
+        compiled = Compiled(plan, statics_of(files), zone, view.owns.__getitem__)
         return ContinuousView(view, compiled)
 
     def plan_of(self, kept: ContinuousView) -> SplitPlan:
@@ -90,9 +94,10 @@ class Views(Family):
         assert isinstance(relation, View)
         statement = parse(relation.text)
         assert isinstance(statement, CreateView)
-        plan, _ = split_view(statement, keeper.runtime.catalog, keeper.runtime.analyzer(relation.types))
+        catalog = keeper.runtime.catalog.as_read_by(relation)
+        plan, _ = split_view(statement, catalog, keeper.runtime.analyzer(relation.types))
         assert plan is not None
-        view = self._compiled(keeper, relation, plan, _static_files(snapshot, relation.name))
+        view = self._compiled(keeper, relation, plan, _static_files(snapshot, relation))
         _bring_up_to_date(keeper.runtime, snapshot, view)
         return view
 
@@ -140,12 +145,12 @@ def _build_side(runtime: Runtime, rows: pa.Table, known: Collection[Path]) -> Pa
         written.unlink(missing_ok=True)
 
 
-def _static_files(snapshot: Snapshot, view: str) -> dict[str, Path]:
+def _static_files(snapshot: Snapshot, view: View) -> dict[str, Path]:
     """The files of a stored view's static build sides, by their names in its plan."""
-    if not snapshot.has(static_relation(view)):
+    if STATICS not in view.owns:
         return {}
-    by_file = {p.name: p for p in snapshot.segments(static_relation(view))}
-    rows = snapshot.scan(static_relation(view)).to_pylist()
+    by_file = {p.name: p for p in snapshot.segments(view.owns[STATICS])}
+    rows = snapshot.scan(view.owns[STATICS]).to_pylist()
     return {row["name"]: by_file[row["file"]] for row in rows}
 
 
@@ -154,7 +159,7 @@ def _bring_up_to_date(runtime: Runtime, snapshot: Snapshot, view: ContinuousView
 
     Earlier ones kept no ``rest`` of a mean, whose columns come last.
     """
-    stale: dict[str, pa.Schema] = {}
+    stale: dict[int, pa.Schema] = {}
     for state in view.states:
         assert state.folds is not None
         since = {c.name for c, a in state.folds.partials if a.fn == "rest"}
@@ -214,7 +219,7 @@ def split_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer)
     plan, schema = plan_view(statement, catalog, analyzer)
     if streams_in(plan):
         for scan in leaves(plan):
-            if (read := catalog.find(scan.relation)) is not None:
+            if isinstance(scan.ref, RelationRef) and (read := catalog.at(scan.ref.number)) is not None:
                 read.refuse_in_view(statement.position)
         return split(plan, statement.retain), schema
     if statement.retain is not None:

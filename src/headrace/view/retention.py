@@ -34,11 +34,6 @@ _DAY = 86_400_000_000
 _LEAST = -(2**63)
 
 
-def late_count(view: str) -> str:
-    """The name a view's late rows are counted under."""
-    return f"late {view}"
-
-
 @dataclass(frozen=True)
 class Clock:
     """The oldest and newest time of a grouping's groups, in microseconds, since ``epoch`` altered them."""
@@ -65,10 +60,10 @@ class RetainingAdmission:
             if name == state.grouping:
                 self.view.clocks[name] = Clock(tx.epoch, *_times(state, left))
         if self.late:
-            tx.count(late_count(self.view.name), self.late)
+            tx.count(self.view.relation.number, self.late)
 
 
-def admit(tx: Transaction, view: ContinuousView, rows: dict[str, pa.Table]) -> RetainingAdmission | None:
+def admit(tx: Transaction, view: ContinuousView, rows: dict[int, pa.Table]) -> RetainingAdmission | None:
     """Take late rows out of ``rows``, state rows by state, as far as they are the view's."""
     if view.plan.retain is None:
         return None
@@ -79,7 +74,7 @@ def admit(tx: Transaction, view: ContinuousView, rows: dict[str, pa.Table]) -> R
     return admission
 
 
-def _ref(view: ContinuousView, state: State) -> str:
+def _ref(view: ContinuousView, state: State) -> int:
     return view.by_name[state.name].ref
 
 
@@ -88,7 +83,7 @@ def _admit(
     view: ContinuousView,
     groups: State,
     retain: int,
-    rows: dict[str, pa.Table],
+    rows: dict[int, pa.Table],
     admission: RetainingAdmission,
 ) -> None:
     clock = _clock(tx, view, groups)

@@ -113,7 +113,7 @@ class _Columns:
 class InsertPipeline(Stage):
     """One stream pipeline of a view: its plan for Spark SQL, and its native form or why it has none."""
 
-    state: str
+    state: int
     plan: Node
     columns: tuple[str, ...]
     builds: Mapping[str, Static]
