@@ -26,8 +26,8 @@ from bench.measure import Note, Outcome, Refused, Timing, check_equal
 from bench.peers.flink import Flink
 from bench.tpch import LINEITEM, Data, ddl
 from headrace.database import Database
-from headrace.ring import Ring
-from headrace.ring.ring import Terms
+from headrace.rings import Ring
+from headrace.rings.ring import Terms
 from headrace.types import Field, from_spark
 
 if TYPE_CHECKING:

@@ -180,7 +180,7 @@ def _workers(spark: SparkSession, file: Path, runs: int) -> tuple[dict[int, Timi
         for n in counts:
             ways["file", n] = partial(drawn, frame, ROWS, workers=n)
             ways["few", n] = partial(drawn, few, ROWS // 2, workers=n)
-        ways["job", 0] = lambda: run_each(spark, cores(), lambda indexes: ((i, "", 0, b"") for i in indexes))
+        ways["job", 0] = lambda: run_each(spark, cores(), lambda indexes: ((i, "", "", b"") for i in indexes))
         found = _in_turns(2 * runs, ways)
     by = {what: {n: found[what, n] for n in counts} for what in ("file", "few")}
     return by["file"], by["few"], found["job", 0]

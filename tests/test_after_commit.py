@@ -20,9 +20,9 @@ from headrace.engine.worker import Worker
 from headrace.keep.answers import Answers
 from headrace.keep.compaction import Compaction
 from headrace.keep.keeper import Keeper
-from headrace.ring import Ring
-from headrace.ring.delivery import Delivery
-from headrace.ring.home import Rings
+from headrace.rings import Ring
+from headrace.rings.delivery import Delivery
+from headrace.rings.home import Rings
 from headrace.sample.kept import KeptSample
 from headrace.spark.porter import Porter
 from headrace.statement import load as loading

@@ -17,7 +17,7 @@ import headrace
 from headrace.base.boundary import failures_named, named, public
 from headrace.database import Database
 from headrace.errors import HeadraceError, InternalError, NotYetSupported, SqlError
-from headrace.ring.home import find_ring
+from headrace.rings.home import find_ring
 from headrace.sql.lexer import MOST_TOKENS
 from headrace.statement.result import Result
 

@@ -40,7 +40,7 @@ from headrace.keep.keeper import Keeper
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
-from headrace.ring.home import Rings
+from headrace.rings.home import Rings
 from headrace.runtime import Runtime
 from headrace.settings import Settings, cores
 from headrace.spark.attach import Attachment, Attachments

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from headrace.base.tidying import Tidying
 from headrace.base.turns import Turns
-from headrace.catalog import Catalog, Table
+from headrace.catalog import Catalog, Relation, Table
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.session import Session
 from headrace.engine.worker import Worker
-from headrace.ring.home import Rings
+from headrace.rings.home import Rings
 from headrace.settings import Settings
 from headrace.store import Store
 
@@ -39,6 +39,8 @@ class Runtime:
     """The catalog version the writer thread has committed; ahead of ``catalog`` for a moment during DDL."""
     file_marks: dict[Table, tuple[tuple[str, int, int], ...]] = field(default_factory=dict)
     """The files of tables over files, as last seen; the store has the same."""
+    untold: list[tuple[str, Relation | None, int]] = field(default_factory=list)
+    """Relations that were made or dropped, with the epoch, and that other processes were not told of yet."""
     tidying: Tidying = field(default_factory=Tidying)
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 

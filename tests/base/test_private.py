@@ -19,8 +19,8 @@ import pytest
 import headrace
 from headrace.base import private
 from headrace.errors import HeadraceError
-from headrace.ring import home
-from headrace.ring.home import find_ring, sweep
+from headrace.rings import home
+from headrace.rings.home import find_ring, sweep
 from headrace.spark import porter, published
 from headrace.spark.changes import Chain
 from headrace.stream import inbox
@@ -300,7 +300,7 @@ def test_a_lock_that_is_held_is_waited_for_so_long_and_says_by_whom(
 
 
 def test_a_rings_lock_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headrace.ring import book
+    from headrace.rings import book
 
     with filled(tmp_path / "a.hr") as db:
         (ring,) = db.runtime.rings.all()

@@ -14,9 +14,9 @@ import headrace
 from headrace.database import Database
 from headrace.engine.ring_tasks import RingShare
 from headrace.errors import HeadraceError
-from headrace.ring import Scan
-from headrace.ring.delivery import Address
-from headrace.ring.flight import RingServer, remote_batches, send
+from headrace.rings import Scan
+from headrace.rings.delivery import Address
+from headrace.rings.flight import RingServer, remote_batches, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,8 +19,8 @@ import headrace
 from differential.harness import assert_same, frame, oracle_session, table_rows
 from headrace.database import Database
 from headrace.errors import ExecutionError, HeadraceError
-from headrace.ring import Ring, Scan
-from headrace.ring.home import Rings
+from headrace.rings import Ring, Scan
+from headrace.rings.home import Rings
 from headrace.statement.running_result import RunningResult
 from headrace.stream import ad_hoc
 from headrace.stream.ad_hoc import AdHocQuery
@@ -129,7 +129,7 @@ class Clock:
 
 def test_the_window_ends_when_the_stream_pauses(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("headrace.ring.scan.time", clock)
+    monkeypatch.setattr("headrace.rings.scan.time", clock)
     db.sql(f"CREATE STREAM seldom ({POSTS}) WITH (capacity = 100, timeout = '2000 seconds')")
     running: Any = db.sql("SELECT count(*) FROM seldom")
     (scan,) = running._query._scans

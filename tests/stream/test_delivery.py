@@ -13,8 +13,8 @@ import pytest
 import headrace
 from headrace.database import Database
 from headrace.errors import HeadraceError
-from headrace.ring import Ring
-from headrace.ring.delivery import Delivery, put
+from headrace.rings import Ring
+from headrace.rings.delivery import Delivery, put
 from headrace.statement.load import Loader
 from posts import fill, posts
 

@@ -19,9 +19,9 @@ import pytest
 import headrace
 from headrace.database import Database
 from headrace.errors import HeadraceError
-from headrace.ring import Scan
-from headrace.ring.book import ClaimedRange
-from headrace.ring.layout import READERS, REFUSALS
+from headrace.rings import Scan
+from headrace.rings.book import ClaimedRange
+from headrace.rings.layout import READERS, REFUSALS
 from headrace.statement.load import Loader
 
 PREAMBLE = """

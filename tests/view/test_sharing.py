@@ -80,7 +80,7 @@ def test_which_pipelines_share() -> None:
         define(db, *VIEWS)
         pipelines = [p for v in VIEWS for p in db.keeper.get(v).pipelines["s"]]
         found = share(db.catalog.get("s", Stream), pipelines, "UTC")
-        members = {frozenset(p.state.split()[1] for p in s.parts) for s in found}
+        members = {frozenset(db.keeper.owner(p.state).name for p in s.parts) for s in found}
         assert members == {frozenset("abcgh"), frozenset("de")}
 
 
@@ -154,7 +154,9 @@ def test_which_joins_are_shared() -> None:
         define_joins(db, *JOINS)
         pipelines = [p for v in JOINS for p in db.keeper.get(v).pipelines["s"]]
         found = share(db.catalog.get("s", Stream), pipelines, "UTC")
-        members = {"".join(p.state.split()[1] for p in s.parts): (s.over or s.sql).count(" JOIN ") for s in found}
+        members = {
+            "".join(db.keeper.owner(p.state).name for p in s.parts): (s.over or s.sql).count(" JOIN ") for s in found
+        }
         assert members == {"abcd": 1, "s_": 1, "t_": 1, "ef": 1, "gh": 1, "ij": 1, "op": 2, "qr": 1}
         overs = [s.over for s in found if s.over is not None]
         assert len(overs) == 3 and len(set(overs)) == 1, "other keys, the same join"

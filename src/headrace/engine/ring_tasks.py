@@ -25,10 +25,10 @@ from headrace.engine.tasks import Found, attempt, from_bytes, guarded, reduced, 
 from headrace.engine.work import Work
 from headrace.engine.worker import Worker
 from headrace.errors import ExecutionError, HeadraceError
-from headrace.ring import Ring, Scan
-from headrace.ring.flight import plain_schema, remote_batches
-from headrace.ring.ring import retried
-from headrace.ring.scan import ReaderTicket, WindowOver
+from headrace.rings import Ring, Scan
+from headrace.rings.flight import plain_schema, remote_batches
+from headrace.rings.ring import retried
+from headrace.rings.scan import ReaderTicket, WindowOver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,18 +100,17 @@ def run_scan(
     states: dict[int, list[pa.Table]] = {}
     left: list[pa.Table] = []
     # A task that fails has the others cancelled: what it says is the reason.
-    failures = [restored(payload.decode()) for _, kind, _, payload in results if kind == "error"]
-    if failures:
-        raise min(failures, key=lambda failure: failure.condition == "QUERY_CANCELLED")
-    for _, kind, state, payload in results:
+    for _, kind, name, payload in sorted(results, key=lambda found: found[2] == "QUERY_CANCELLED"):
+        if kind == "error":
+            raise restored(payload.decode())
         if kind == "state":
-            states.setdefault(state, []).append(from_bytes(payload))
+            states.setdefault(int(name), []).append(from_bytes(payload))
         elif kind == "left":
             left.append(from_bytes(payload))
     return states, left
 
 
-def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, int, bytes]]:
+def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, str, bytes]]:
     left: list[pa.Table] = []
 
     def parts(_: Worker, __: Work) -> Iterator[pa.Table]:
@@ -120,4 +119,4 @@ def _scan(work: Work, share: RingShare, index: int) -> Iterator[tuple[str, int, 
 
     yield from reduced(work, parts, index, left)
     for rows in left:
-        yield "left", 0, to_bytes(rows.cast(plain_schema(rows.schema)))
+        yield "left", "", to_bytes(rows.cast(plain_schema(rows.schema)))

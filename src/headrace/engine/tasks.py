@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
 
-Found = tuple[int, str, int, bytes]
+Found = tuple[int, str, str, bytes]
 """One thing a task gives back: its slice, the kind of thing, a name, and bytes."""
 
 _worker: Worker | None = None
@@ -53,7 +53,7 @@ def _schema() -> StructType:
     """What a task gives back. A value, not DDL text: Spark would ask the JVM to parse that for every job."""
     from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-    fields = (("slice", LongType()), ("kind", StringType()), ("state", LongType()), ("payload", BinaryType()))
+    fields = (("slice", LongType()), ("kind", StringType()), ("name", StringType()), ("payload", BinaryType()))
     schema = StructType()
     for name, type_ in fields:
         schema = schema.add(name, type_)
@@ -132,17 +132,17 @@ Parts = Callable[[Worker, Work], Iterator[Any]]
 
 def reduced(
     work: Work, parts: Parts, number: int, left: list[pa.Table] | None = None
-) -> Iterator[tuple[str, int, bytes]]:
+) -> Iterator[tuple[str, str, bytes]]:
     """What a task does with its rows, wherever they come from. Only its first attempt delivers them."""
     worker = task_worker()
     worker.keep_only(work.statics)
     if work.ring is not None and attempt():
-        yield "again", 0, b""
+        yield "again", "", b""
         work = replace(work, ring=None)
     rows, states = worker.reduce(work, parts(worker, work), number, left)
-    yield "rows", 0, str(rows).encode()
+    yield "rows", "", str(rows).encode()
     for state, table in states.items():
-        yield "state", state, to_bytes(table)
+        yield "state", str(state), to_bytes(table)
 
 
 def _task_number() -> int:
@@ -161,28 +161,28 @@ def attempt() -> int:
     return context.attemptNumber() if context is not None else 0
 
 
-def guarded(index: int, run: Callable[[], Iterator[tuple[str, int, bytes]]]) -> Iterator[Found]:
+def guarded(index: int, run: Callable[[], Iterator[tuple[str, str, bytes]]]) -> Iterator[Found]:
     """A task's results, or its failure as a result."""
-    results: list[tuple[str, int, bytes]] = []
+    results: list[tuple[str, str, bytes]] = []
     try:
         results.extend(run())
         return ((index, *result) for result in results)
     except QuotedNewline:
-        failure = "quoted", 0, b""
+        failure = "quoted", "", b""
     except PipelineCannot as cannot:
-        failure = "cannot", cannot.state, cannot.reason.encode()
+        failure = "cannot", str(cannot.state), cannot.reason.encode()
     except HeadraceError as error:
-        failure = "error", 0, packed(error).encode()
+        failure = "error", error.condition, packed(error).encode()
     return ((index, *result) for result in (*(r for r in results if r[0] == "again"), failure))
 
 
 def _to_arrow(results: Iterator[Found]) -> Iterator[pa.RecordBatch]:
-    for index, kind, state, payload in results:
+    for index, kind, name, payload in results:
         yield pa.RecordBatch.from_pydict(
             {
                 "slice": pa.array([index], pa.int64()),
                 "kind": pa.array([kind]),
-                "state": pa.array([state], pa.int64()),
+                "name": pa.array([name]),
                 "payload": pa.array([payload], pa.binary()),
             }
         )
@@ -204,15 +204,15 @@ def _gather(run: Callable[[], list[Found]], again: Callable[[], None]) -> tuple[
         raise QuotedNewline
     total = 0
     states: dict[int, list[pa.Table]] = {}
-    for _, kind, state, payload in results:
+    for _, kind, name, payload in results:
         if kind == "error":
             raise restored(payload.decode())
         if kind == "cannot":
-            raise PipelineCannot(state, payload.decode())
+            raise PipelineCannot(int(name), payload.decode())
         if kind == "rows":
             total += int(payload)
         elif kind == "state":
-            states.setdefault(state, []).append(from_bytes(payload))
+            states.setdefault(int(name), []).append(from_bytes(payload))
     return total, states
 
 

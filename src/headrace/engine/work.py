@@ -21,7 +21,7 @@ from headrace.input import files
 from headrace.input.arrow_file import ArrowSlice
 from headrace.input.csv import CsvOptions
 from headrace.input.parquet import ParquetPiece
-from headrace.ring.delivery import Address
+from headrace.rings.delivery import Address
 from headrace.types import Schema
 
 if TYPE_CHECKING:

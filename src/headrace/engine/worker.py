@@ -40,8 +40,8 @@ from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.input.arrow_file import ArrowSlice, read_arrow
 from headrace.input.files import TextSlice, read_text
 from headrace.input.parquet import ParquetPiece, ParquetSlice, first_bad_value, parquet_source, select_items
-from headrace.ring import Ring
-from headrace.ring.delivery import put
+from headrace.rings import Ring
+from headrace.rings.delivery import put
 from headrace.types import Schema
 
 RING_ROWS = 65_536
@@ -154,7 +154,7 @@ class Worker:
             return
         try:
             if work.ring.is_elsewhere:
-                from headrace.ring.flight import send
+                from headrace.rings.flight import send
 
                 send(work.ring, rows)
             else:

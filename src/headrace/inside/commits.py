@@ -25,12 +25,13 @@ class _Epochs(Listing):
 
     def read(self, asked: Asked, names: Any) -> pa.Table:
         # An epoch tells what it altered by reference; here it is whose that is that matters.
-        whose = [(ref, r) for r in asked.runtime.catalog.relations.values() for ref in (r.number, *r.owns.values())]
+        relations = asked.runtime.catalog.relations.values()
+        whose = {ref: relation for relation in relations for ref in (relation.number, *relation.owns.values())}
         known = pa.table(
             {
-                "ref": pa.array([str(ref) for ref, _ in whose], pa.string()),
-                "name": pa.array([relation.name for _, relation in whose], pa.string()),
-                "late": pa.array([relation.is_kept for _, relation in whose], pa.bool_()),
+                "ref": pa.array([str(ref) for ref in whose], pa.string()),
+                "name": pa.array([relation.name for relation in whose.values()], pa.string()),
+                "late": pa.array([relation.is_kept for relation in whose.values()], pa.bool_()),
             }
         )
         found = asked.snapshot.query(

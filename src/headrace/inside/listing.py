@@ -108,11 +108,13 @@ class Line:
 
     @property
     def state_rows(self) -> int | None:
-        return sum(self.asked.snapshot.rows(s.ref) for s in self._states) if self._states else None
+        return (
+            sum(sum(s.home.queued(self.asked.snapshot, s.ref) or (0,)) for s in self._states) if self._states else None
+        )
 
     @property
     def last_change_epoch(self) -> int | None:
-        return max((self.asked.snapshot.last_change(s.ref) for s in self._states), default=None)
+        return max((s.home.last_change(self.asked.snapshot, s.ref) for s in self._states), default=None)
 
     @property
     def _states(self) -> Sequence[Any]:

@@ -16,7 +16,6 @@ from headrace.catalog import View
 from headrace.errors import CatalogError, Position, SqlError
 from headrace.inside import commits, streams  # noqa: F401  (they register their listings)
 from headrace.inside.listing import Asked, OpenDatabase, all_listings, listing_of
-from headrace.keep.answers import merged_rows
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.nodes import Leaf
@@ -96,7 +95,7 @@ class Inside:
         owner = self._keeper.owner(ref.state) if ref.state is not None else None
         state = next((s for s in owner.states if s.ref == ref.state), None) if owner is not None else None
         if state is not None and state.folds is not None:
-            return merged_rows(snapshot, state).rename_columns([f.name for f in _by_label(state.folds)])
+            return state.home.merged(snapshot, state).rename_columns([f.name for f in _by_label(state.folds)])
         raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"there is no state of {ref.name} any more", hint="ask again")
 
     def shown(self, name: str) -> pa.Table:

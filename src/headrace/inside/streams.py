@@ -6,8 +6,8 @@ from functools import cached_property
 
 from headrace.catalog import Stream, Table
 from headrace.inside.listing import MINUTE, Line, listing
-from headrace.ring.book import Usage
-from headrace.ring.home import terms_of
+from headrace.rings.book import Usage
+from headrace.rings.home import terms_of
 from headrace.types import BIGINT, DOUBLE, INT, STRING, Field, ddl
 
 

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from headrace.base.interrupts import Lock
 from headrace.engine.columns import Unfoldable
-from headrace.engine.plan_sql import quote_native
 from headrace.keep.kept import Kept, KeptState
 from headrace.keep.lookup import Lookup
 from headrace.keep.resident import Resident, can_reside
@@ -34,6 +35,9 @@ from headrace.plan.refs import Ref, StateRef
 from headrace.runtime import Runtime
 from headrace.store import Glance, Snapshot, Transaction
 from headrace.table import query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 FEW = 2_048
 """State rows a lookup looks through rather than have them folded in."""
@@ -64,17 +68,11 @@ class Evaluation:
 
     def merged(self, state: KeptState) -> pa.Table:
         """A state's rows, merged."""
-        return merged_rows(self.snapshot, state)
+        return state.home.merged(self.snapshot, state)
 
     def finished(self, plan: Node) -> pa.Table:
         """The rows of a plan over the relation's states, tables and what is below it."""
         return self._answers.finished(self.snapshot, self._kept, plan, self._others, self._patient)
-
-
-def merged_rows(reading: Snapshot | Transaction, state: KeptState) -> pa.Table:
-    """A state's rows, merged by the store."""
-    source, batches = reading.whole(state.ref, "__appended")
-    return reading.query(state.merge(source), __appended=batches).cast(state.schema)
 
 
 class Answers:
@@ -142,19 +140,18 @@ class Answers:
         merges: dict[Ref, str] = {}
         live: dict[Ref, pa.Table] = {}
         batches: dict[str, pa.Table] = {}
+        frames: dict[Ref, Callable[[], AbstractContextManager[DataFrame]]] = {}
         for state in kept.states:
-            if state.name not in self._held(kept) and self._is_merged(snapshot, state):
-                columns = ", ".join(quote_native(name) for name in state.schema.names)
-                merges[StateRef(state.name)] = f"SELECT {columns} FROM {snapshot.table(state.ref)}"
-                continue
-            resident = self._caught_up(snapshot, kept, state, patient)
-            if resident is None:
-                name = f"__appended_{state.name}"
-                source, batches[name] = snapshot.whole(state.ref, name)
-                merges[StateRef(state.name)] = state.merge(source)
-            else:
+            lies_merged = state.name not in self._held(kept) and self._is_merged(snapshot, state)
+            resident = None if lies_merged else self._caught_up(snapshot, kept, state, patient)
+            if resident is not None:
                 live[StateRef(state.name)] = resident.table()
-        return query.Leaves({}, merges, live, batches)
+                continue
+            source, tables = state.home.native(snapshot, state, f"__appended_{state.name}")
+            merges[StateRef(state.name)] = source if lies_merged else state.merge(source)
+            frames[StateRef(state.name)] = partial(state.home.frame, snapshot, state, self._runtime)
+            batches |= tables
+        return query.Leaves({}, merges, live, batches, frames)
 
     def finished(self, snapshot: Snapshot, kept: Kept, plan: Node, others: Others, patient: bool) -> pa.Table:
         """The rows of a relation's own plan over its states, tables and what is below it."""
@@ -172,7 +169,11 @@ class Answers:
         """The answer of a lookup; None if the state is not in memory, or if it takes a query to say what is wrong."""
         with self.lock(kept.name):
             resident = self._caught_up(snapshot, kept, kept.by_name[lookup.state.name], patient)
-            return None if resident is None else lookup.answer(resident.find(lookup.key))
+            if resident is None:
+                names = [key.name for key in lookup.state.keys]
+                state = kept.by_name[lookup.state.name]
+                return lookup.answer(state.home.find(snapshot, state, dict(zip(names, lookup.key, strict=True))))
+            return lookup.answer(resident.find(lookup.key))
 
     def glance(self, glance: Glance, kept: Kept, lookup: Lookup) -> pa.Table | None:
         """The same from memory alone; raises :class:`~headrace.store.NotInMemory` if that does not do."""
@@ -184,16 +185,17 @@ class Answers:
     def _untouched(self, glance: Glance, kept: Kept, state: KeptState, lookup: Lookup) -> Resident | None:
         """The state in memory, if what came since says nothing of the group that is asked for."""
         resident = self._held(kept).get(state.name)
-        if resident is None or not glance.rewritten(state.ref) <= resident.epoch <= glance.epoch:
+        if resident is None or not state.home.last_rewrite(glance, state.ref) <= resident.epoch <= glance.epoch:
             return None
-        rows = glance.since(state.ref, resident.epoch, resident.schema)
+        rows = state.home.since(glance, state, resident.epoch)
         # Many are better folded in than looked through again and again.
         return resident if rows.num_rows <= FEW and not lookup.is_in(rows) else None
 
     def _changed(self, snapshot: Snapshot, kept: Kept, others: Others) -> int:
-        relations = [state.ref for state in kept.states] + [t.number for t in kept.tables]
+        own = [state.home.last_change(snapshot, state.ref) for state in kept.states]
+        beside = [snapshot.last_change(table.number) for table in kept.tables]
         below = [self._changed(snapshot, others[ref.name.lower()], others) for ref in kept.below]
-        return max([*(snapshot.last_change(r) for r in relations), *below])
+        return max([*own, *beside, *below])
 
     # States as they lie in the store
 
@@ -204,7 +206,10 @@ class Answers:
     def _is_merged(self, snapshot: Snapshot, state: KeptState) -> bool:
         """Whether the state is read where it lies: nothing has come since, so there is nothing to fold in yet."""
         epoch = self._lying_merged.get(state.ref)
-        return epoch is not None and epoch == snapshot.rewritten(state.ref) >= snapshot.last_change(state.ref)
+        home = state.home
+        return epoch is not None and (
+            epoch == home.last_rewrite(snapshot, state.ref) >= home.last_change(snapshot, state.ref)
+        )
 
     # Resident states
 
@@ -220,7 +225,7 @@ class Answers:
             if patient:
                 return None
             raise query.Again
-        if snapshot.rewritten(state.ref) > resident.epoch >= 0:
+        if state.home.last_rewrite(snapshot, state.ref) > resident.epoch >= 0:
             resident = _resident(state)
             assert resident is not None
         if not self._drain(snapshot, kept, state, resident):
@@ -234,11 +239,11 @@ class Answers:
 
     def _drain(self, reading: Snapshot | Transaction, kept: Kept, state: KeptState, resident: Resident) -> bool:
         """Fold in the rows that were appended since the resident's epoch; False if they cannot be."""
-        if resident.epoch >= 0 and reading.last_change(state.ref) <= resident.epoch:
+        if resident.epoch >= 0 and state.home.last_change(reading, state.ref) <= resident.epoch:
             resident.epoch = max(resident.epoch, reading.epoch)
             return True
         held = self._held(kept)
-        rows = reading.since(state.ref, resident.epoch, resident.schema)
+        rows = state.home.since(reading, state, resident.epoch)
         try:
             resident.fold(rows, reading.epoch)
         except Unfoldable:
@@ -279,14 +284,16 @@ class Answers:
         resident = held.get(state.name)
         if resident is None and state.name not in held and (resident := _resident(state)) is not None:
             held[state.name] = resident
-        fresh = resident is not None and (resident.epoch < 0 or tx.rewritten(state.ref) <= resident.epoch)
+        fresh = resident is not None and (
+            resident.epoch < 0 or state.home.last_rewrite(tx, state.ref) <= resident.epoch
+        )
         if resident is not None and fresh and self._drain(tx, kept, state, resident):
             # Until the rewrite is committed, the rows are those of the epoch before.
             resident.epoch = tx.epoch - 1
             if self._room() < 0:
                 held[state.name] = None
             return resident.table()
-        return merged_rows(tx, state)
+        return state.home.merged(tx, state)
 
     def rewritten(self, kept: Kept, state: KeptState, epoch: int) -> None:
         """The rewrite begun by :meth:`merged` was committed in this epoch."""

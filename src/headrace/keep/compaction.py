@@ -104,7 +104,7 @@ class Compaction:
                 # The writer knows of a relation dropped or begun again before this process does.
                 if self._owner(queue.state.ref) is queue.kept and self._runtime.writer_version == version:
                     rows = self._answers.merged(tx, queue.kept, queue.state).cast(queue.state.schema)
-                    tx.replace(queue.state.ref, rows)
+                    queue.state.home.rewrite(tx, queue.state.ref, rows)
                     merged[queue] = rows
                     with self._counting:  # inserts that are committed after this count again
                         taken[queue], queue.rows = queue.rows, 0
@@ -151,11 +151,10 @@ class Compaction:
         kept = self._owner(ref)
         if kept is None:
             return None
+        state = next(s for s in kept.states if s.ref == ref)
         with self._runtime.store.read() as snapshot:
-            if not snapshot.has(ref):
-                return None
-            groups, rows = snapshot.queued(ref)
-        return _Queue(kept, next(s for s in kept.states if s.ref == ref), rows, groups)
+            queued = state.home.queued(snapshot, ref)
+        return None if queued is None else _Queue(kept, state, queued[1], queued[0])
 
 
 def _label(queue: _Queue) -> str:

@@ -18,6 +18,7 @@ from headrace.errors import CatalogError
 from headrace.keep.answers import Answers, Others
 from headrace.keep.compaction import Compaction
 from headrace.keep.family import FAMILIES, Family
+from headrace.keep.home import IN_FILE, Home
 from headrace.keep.kept import Kept
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
@@ -81,6 +82,11 @@ class Keeper:
         """Whose a state is, by its reference; None if it is nobody's any more."""
         return self._owners.get(state)
 
+    def _home(self, state: int) -> Home:
+        """Where a state's rows lie; those of one that is no more are refused by whoever adds them."""
+        owner = self._owners.get(state)
+        return next((s.home for s in owner.states if s.ref == state), IN_FILE) if owner is not None else IN_FILE
+
     def family(self, relation: Relation) -> Family:
         return FAMILIES[relation.kind]
 
@@ -138,10 +144,14 @@ class Keeper:
         states = {state: pa.concat_tables(tables) for state, tables in rows.items() if tables}
         admissions = [(k, a) for k in fed if (a := k.admit(tx, states)) is not None]
         filled: dict[int, int] = {}
-        for state in [state for state, found in rows.items() if _fills(tx, state, found)]:
-            tx.replace(state, states.pop(state), altered=True)
+        for state in [state for state, found in rows.items() if _fills(tx, self._home(state), state, found)]:
+            self._home(state).rewrite(tx, state, states.pop(state), altered=True)
             filled[state] = tx.epoch
-        tx.append_batches(states)
+        by_home: dict[Home, dict[int, pa.Table]] = {}
+        for state, added in states.items():
+            by_home.setdefault(self._home(state), {})[state] = added
+        for home, appended in by_home.items():
+            home.append(tx, appended)
         for _, admission in admissions:
             admission.settle(tx)
         return {kept.name: a.late for kept, a in admissions if a.late}, filled
@@ -160,6 +170,6 @@ class Keeper:
         return self.answers.rows(snapshot, known[name.lower()], known, patient=patient)
 
 
-def _fills(tx: Transaction, state: int, rows: Sequence[pa.Table]) -> bool:
+def _fills(tx: Transaction, home: Home, state: int, rows: Sequence[pa.Table]) -> bool:
     """Whether these rows are all of a state that was empty, and need no merge; few are not worth the question."""
-    return len(rows) == 1 and rows[0].num_rows > BATCH_ROWS and is_grouped(rows[0]) and tx.rows(state) == 0
+    return len(rows) == 1 and rows[0].num_rows > BATCH_ROWS and is_grouped(rows[0]) and home.is_empty(tx, state)

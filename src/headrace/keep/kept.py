@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.catalog import Note, Relation
 from headrace.engine.stage import Stage
 from headrace.engine.work import Static
+from headrace.keep.home import IN_FILE, Home
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import State
 from headrace.plan.refs import KeptRef, TableRef
@@ -36,6 +37,8 @@ class KeptState:
     """Native SQL that merges its rows, read from a source, into as few as there need be."""
     folds: State | None = None
     """Its columns, if its rows can be folded in memory (``resident.py``)."""
+    home: Home = IN_FILE
+    """Where its rows lie."""
 
 
 class Admission(Protocol):
@@ -86,7 +89,7 @@ class Kept(ABC):
     def found(self, tx: Transaction) -> None:
         """Begin: make its states, empty, in the commit that defines it."""
         for state in self.states:
-            tx.create_relation(state.ref, state.schema)
+            state.home.found(tx, state)
 
     def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> Admission | None:
         """Look at state rows before they are added; take out what is late, or raise to refuse the commit."""

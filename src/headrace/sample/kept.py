@@ -27,7 +27,7 @@ from headrace.engine.spark import registered
 from headrace.engine.stage import SparkSite, Stage, StateRows
 from headrace.engine.work import BATCH, Fragment, Work
 from headrace.errors import CatalogError, SqlError
-from headrace.keep.answers import Evaluation, merged_rows
+from headrace.keep.answers import Evaluation
 from headrace.keep.family import Family, family
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept, KeptState
@@ -148,10 +148,11 @@ class KeptSample(Kept):
         if self._looked:
             return
         with self._runtime.store.read() as snapshot:
-            if not snapshot.has(self.rows.ref):
+            found, seen = (s.home.queued(snapshot, s.ref) for s in (self.rows, self.seen))
+            if found is None or seen is None:
                 return  # dropped meanwhile
-            rows = merged_rows(snapshot, self.rows)
-            groups, most = snapshot.rows(self.seen.ref), snapshot.rows(self.rows.ref)
+            rows = self.rows.home.merged(snapshot, self.rows)
+            groups, most = sum(seen), sum(found)
         with self._lock:
             self.threshold = min(self.threshold, self._threshold(rows))
             self._most_groups = max(self._most_groups, groups)
@@ -169,10 +170,10 @@ class KeptSample(Kept):
         self._most_rows += drawn.num_rows if drawn is not None else 0
         if self._most_groups <= settings.sample_groups and self._most_rows <= room:
             return
-        source, batches = tx.whole(self.seen.ref, "__appended")
+        source, tables = self.seen.home.native(tx, self.seen, "__appended")
         all_counts = self.seen.merge(f"(FROM {source} UNION ALL BY NAME FROM given)")
         totals = f"count(*) AS groups, coalesce(sum(least({SEEN}, {self.relation.size})), 0)::BIGINT AS rows"
-        [found] = tx.query(f"SELECT {totals} FROM ({all_counts})", __appended=batches, given=counts).to_pylist()
+        [found] = tx.query(f"SELECT {totals} FROM ({all_counts})", **tables, given=counts).to_pylist()
         self._most_groups, self._most_rows = found["groups"], found["rows"]
         if self._most_groups > settings.sample_groups:
             raise too_many_groups(self.name, self._most_groups, settings.sample_groups)
@@ -216,7 +217,7 @@ class KeptSample(Kept):
 
     def counts(self, snapshot: Snapshot) -> tuple[int, int]:
         """How many groups and how many rows there were."""
-        found = merged_rows(snapshot, self.seen)
+        found = self.seen.home.merged(snapshot, self.seen)
         return found.num_rows, sum(found.column(SEEN).to_pylist())
 
     def bytes_of(self, rows: pa.Table) -> int:

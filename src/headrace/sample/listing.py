@@ -76,7 +76,8 @@ class SampleLine(Line):
 
     @property
     def last_change_epoch(self) -> int:
-        return self.asked.snapshot.last_change(self._sample.rows.ref)
+        rows = self._sample.rows
+        return rows.home.last_change(self.asked.snapshot, rows.ref)
 
     @property
     def insert_place(self) -> str | None:

@@ -293,12 +293,12 @@ def _of_files(
 
 def draw_share(
     part: Sequence[Stretch], share: int, items: str, rng: np.random.Generator
-) -> Iterator[tuple[str, int, bytes]]:
+) -> Iterator[tuple[str, str, bytes]]:
     """So many random rows of a part of some files."""
     places = np.sort(rng.choice(sum(s.rows for s in part), share, replace=False, shuffle=False))
     with task_worker().cursor() as cursor:
         try:
-            yield "rows", 0, to_bytes(take_rows(cursor, part, places, items))
+            yield "rows", "", to_bytes(take_rows(cursor, part, places, items))
         except duckdb.Error as error:
             files = ", ".join(sorted({s.path for s in part}))
             raise DataError(

@@ -38,7 +38,7 @@ class Porter:
         self._loader = loader
         self._ownership = Ownership(db.path)
         self._stopped = threading.Event()
-        published.publish_catalog(db)
+        published.publish_catalog(db, whole=True)
         published.sweep(db.path)
         self.drain()
         self._thread = threading.Thread(target=_listen, args=(weakref.ref(self), self._stopped), daemon=True)
@@ -101,9 +101,14 @@ class Porter:
                 )
 
     def stop(self) -> None:
+        again = self._stopped.is_set()
         self._stopped.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(_PATIENCE)
+        db = self._db()
+        if db is not None and not again:
+            with db.runtime.tidying.after("telling other processes of the definitions"):
+                published.write_catalog(db)
         self._ownership.release()
 
     def look(self) -> bool:

@@ -1,7 +1,8 @@
 """What other processes may know of an open database: its catalog, its rows, and the changes of its views.
 
 DuckDB lets no second process look into the file, so the owner publishes. The catalog stands in
-``catalog.json``, written anew with each definition. Rows are published when somebody asks:
+``catalog.json``: a line for all there was when the database was opened, and one for each definition since. Rows are
+published when somebody asks:
 a reader leaves a question in ``inbox/asks/`` and rings; the owner writes a Parquet file named by the
 epoch it belongs to, and answers with its name. If nobody has the database open, the reader opens it
 itself for as long as the answer takes.
@@ -10,8 +11,10 @@ itself for as long as the answer takes.
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.base.parquet_files import write_parquet
-from headrace.base.private import has_shape, inside, make_folder, read_bytes, read_json
-from headrace.catalog import Relation, Stream, file_name, from_json
+from headrace.base.private import has_shape, inside, make_folder, open_file, parse_json, read_bytes, read_json
+from headrace.catalog import Relation, Stream, file_name, from_json, to_json
 from headrace.engine.failures import packed, restored
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, StoreError
 from headrace.store.directory import SCRATCH, remove
@@ -36,6 +39,7 @@ CHANGES = "changes"
 KEEP_SECONDS = 3600.0
 """How long a published file that is not the newest stays, for whoever still reads it."""
 _ASK = "ask-"
+_RELATION = {"name": str, "kind": str, "body": dict, "made": int}
 
 
 @dataclass(frozen=True)
@@ -60,30 +64,57 @@ def key_of(name: str, made: int) -> str:
     return f"{file_name(name.lower())}-e{made}"
 
 
-def publish_catalog(db: Database) -> None:
-    """Tell other processes what there is now, and remove what was kept for relations that are gone.
+def publish_catalog(db: Database, *, whole: bool = False) -> None:
+    """Tell other processes what has changed of the definitions; or all of them, where none were told yet.
 
-    To be called while no definition can change.
+    To be called while no definition can change. What was kept for relations that are gone goes, too.
     """
-    path = db.path / CATALOG
+    path, told = db.path / CATALOG, db.runtime.untold
+    db.runtime.untold = []
     try:
-        with db.runtime.store.read() as snapshot:
-            found = snapshot.definitions()
-        body = [{"name": d.name, "kind": d.kind, "body": d.body, "made": d.epoch} for d in found]
-        text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body})
-        if not _says(path, text):
-            write_whole(path, text, sync=False, staging=db.path / SCRATCH)
+        if whole or not path.exists():
+            kept = write_catalog(db)
+        else:
+            _append(path, told)
+            kept = None
     except BaseException as error:
         path.unlink(missing_ok=True)  # rather no catalog than a stale one
         if not isinstance(error, OSError):
             raise
         db.runtime.tidying.note("telling other processes of the definitions", error)
         return
-    kept = {key_of(d.name, d.epoch) for d in found}
+    if kept is None and all(relation is not None for _, relation, _ in told):
+        return
+    gone = {f"{file_name(name.lower())}-e" for name, relation, _ in told if relation is None}
     for folder in (db.path / CHECKPOINTS, db.path / CHANGES):
         for entry in folder.iterdir() if folder.exists() else ():
-            if entry.name not in kept:
+            if entry.name.rstrip("0123456789") in gone if kept is None else entry.name not in kept:
                 remove(entry)
+
+
+def write_catalog(db: Database) -> set[str]:
+    """Write the catalog as one line, if it does not say that; the keys of what there is."""
+    path = db.path / CATALOG
+    with db.runtime.store.read() as snapshot:
+        found = snapshot.definitions()
+    body = [{"name": d.name, "kind": d.kind, "body": d.body, "made": d.epoch} for d in found]
+    text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body}) + "\n"
+    if not _says(path, text):
+        write_whole(path, text, sync=False, staging=db.path / SCRATCH)
+    return {key_of(d.name, d.epoch) for d in found}
+
+
+def _append(path: Path, told: Sequence[tuple[str, Relation | None, int]]) -> None:
+    """Add a line for each change, in one write: the whole catalog may be a thousand times as long."""
+    lines = [
+        {"dropped": name}
+        if relation is None
+        else {"name": name, "kind": relation.kind, "body": to_json(relation), "made": made}
+        for name, relation, made in told
+    ]
+    if lines:
+        with open(open_file(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
 def _says(path: Path, text: str) -> bool:
@@ -127,17 +158,28 @@ def readable(database: Path, name: str) -> KnownRelation:
 
 
 def _catalog(database: Path) -> dict[str, Any]:
+    """The first line, with what later ones changed; a last one that has no end is being written."""
     try:
-        found: dict[str, Any] = read_json(database / CATALOG)
+        first, *later = read_bytes(database / CATALOG).split(b"\n")
+        found: dict[str, Any] = parse_json(first)
+        changes = [parse_json(line) for line in later[:-1]]
     except FileNotFoundError:
         raise StoreError(
             "NO_CATALOG", f"{database} was never opened by this version", hint="open it once with headrace.connect"
         ) from None
     except ValueError:
         raise _damaged_catalog(database) from None
-    if not has_shape(found, {"zone": str, "relations": [{"name": str, "kind": str, "body": dict, "made": int}]}):
+    if not has_shape(found, {"zone": str, "relations": [_RELATION]}):
         raise _damaged_catalog(database)
-    return found
+    relations = {d["name"].lower(): d for d in found["relations"]}
+    for change in changes:
+        if has_shape(change, {"dropped": str}):
+            relations.pop(change["dropped"].lower(), None)
+        elif has_shape(change, _RELATION):
+            relations[change["name"].lower()] = change
+        else:
+            raise _damaged_catalog(database)
+    return {**found, "relations": list(relations.values())}
 
 
 def _damaged_catalog(database: Path) -> StoreError:

@@ -2,7 +2,7 @@
 
 ``option("view", …)`` gives the rows as of the moment the query is planned, from a file the owner publishes.
 ``option("stream", …)`` gives the rows of a stream that come while the query runs, until it pauses: each partition is a
-share of one reader of its ring (:mod:`headrace.ring`), and what was read cannot be read again.
+share of one reader of its ring (:mod:`headrace.rings`), and what was read cannot be read again.
 ``option("changes", …)`` gives the changes: the columns, ``_epoch`` and ``_weight``, beginning with the whole
 relation. For ``spark.readStream`` an offset is an epoch, and the links between two epochs are files
 that stay as they are (:mod:`headrace.spark.changes`): a batch read again is the same.
@@ -23,12 +23,12 @@ from pyspark.sql.types import StructType
 
 from headrace.base.parquet_files import footer_of, open_parquet
 from headrace.errors import CatalogError, DataError
-from headrace.ring import Ring, Scan
-from headrace.ring.flight import plain_schema
-from headrace.ring.home import find_ring
-from headrace.ring.layout import WORKERS
-from headrace.ring.ring import retried
-from headrace.ring.scan import ReaderTicket, WindowOver
+from headrace.rings import Ring, Scan
+from headrace.rings.flight import plain_schema
+from headrace.rings.home import find_ring
+from headrace.rings.layout import WORKERS
+from headrace.rings.ring import retried
+from headrace.rings.scan import ReaderTicket, WindowOver
 from headrace.spark.changes import EPOCH, WEIGHT, Chain
 from headrace.spark.published import KnownRelation, ask, published_file, readable
 from headrace.spark.sink import BatchSink, StreamSink

@@ -18,7 +18,7 @@ from headrace.keep.family import Family, family_of
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.nodes import Node
-from headrace.ring.layout import Layout
+from headrace.rings.layout import Layout
 from headrace.runtime import Runtime
 from headrace.settings import memory_bytes
 from headrace.sql import statements as s
@@ -153,7 +153,7 @@ class Definer:
             for one in kept:
                 self._keeper.leave(one)
 
-        self._commit(catalog, work, f"DROP {relations[-1].name}", leaving=left)
+        self._commit(catalog, work, f"DROP {relations[-1].name}", left=left, gone=relations)
         for relation in relations:
             if relation.is_stream:
                 with self._runtime.tidying.after(f"removing the buffer of {relation.name}"):
@@ -225,7 +225,8 @@ class Definer:
             tx.put(relation.name, relation.kind, to_json(relation))
             work(tx)
 
-        self._commit(catalog, all_of_it, f"CREATE {relation.kind.upper()} {relation.name}", entering)
+        label = f"CREATE {relation.kind.upper()} {relation.name}"
+        self._commit(catalog, all_of_it, label, entering, made=(relation,))
 
     def _commit(
         self,
@@ -233,24 +234,29 @@ class Definer:
         work: Callable[[Transaction], Any],
         label: str,
         entering: Callable[[], None] = lambda: None,
-        leaving: Callable[[], None] = lambda: None,
+        left: Callable[[], None] = lambda: None,
+        *,
+        made: Sequence[Relation] = (),
+        gone: Sequence[Relation] = (),
     ) -> None:
         """Commit a change of definitions. From the moment the writer has it, state rows computed
         under the older catalog are refused (:class:`~headrace.stream.intake.StaleCatalog`).
 
-        When it is durable, what is ``entering`` is made known, then the new catalog, and then what is ``leaving`` is
+        When it is durable, what is ``entering`` is made known, then the new catalog, and then what has ``left`` is
         forgotten. The writer does it before it answers: no interrupt of the caller comes between what is stored and
         what this process knows."""
         before = self._runtime.writer_version
 
-        def on_writer(tx: Transaction) -> None:
+        def on_writer(tx: Transaction) -> int:
             work(tx)
             self._runtime.writer_version = catalog.version
+            return tx.epoch
 
-        def show(_: Any) -> None:
+        def show(epoch: int) -> None:
             entering()
             self._runtime.catalog = catalog
-            leaving()
+            self._runtime.untold += [*((r.name, r, epoch) for r in made), *((r.name, None, epoch) for r in gone)]
+            left()
 
         try:
             self._runtime.store.commit(on_writer, label=label, settled=show)

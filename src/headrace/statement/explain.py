@@ -15,7 +15,7 @@ from headrace.plan.nodes import Node, kept_in, streams_in, tables_in
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.render import render
 from headrace.plan.window import split_window, streams_out
-from headrace.ring.home import terms_of
+from headrace.rings.home import terms_of
 from headrace.sql import statements as s
 from headrace.sql.options import span_text
 from headrace.statement.define import columns_of

@@ -28,9 +28,9 @@ from headrace.input.parquet import ParquetSlice
 from headrace.input.rows import to_arrow
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
-from headrace.ring import Ring
-from headrace.ring.book import Overflow
-from headrace.ring.delivery import Delivery
+from headrace.rings import Ring
+from headrace.rings.book import Overflow
+from headrace.rings.delivery import Delivery
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.store import Transaction

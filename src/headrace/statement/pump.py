@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from headrace.catalog import Stream
 from headrace.errors import HeadraceError
-from headrace.ring import Ring, Scan
-from headrace.ring.layout import FOREIGN
+from headrace.rings import Ring, Scan
+from headrace.rings.layout import FOREIGN
 from headrace.runtime import Runtime
 from headrace.statement.load import Loader
 from headrace.stream.intake import without_views

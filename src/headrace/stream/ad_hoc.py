@@ -31,10 +31,10 @@ from headrace.plan.nodes import Node, leaves
 from headrace.plan.pipelines import SplitPlan, State
 from headrace.plan.refs import Ref, StateRef, StreamRef
 from headrace.plan.window import rows_wanted, streams_out
-from headrace.ring import Scan as RingScan
-from headrace.ring.book import Overflow
-from headrace.ring.layout import WORKERS, SlotKind
-from headrace.ring.scan import WindowOver
+from headrace.rings import Scan as RingScan
+from headrace.rings.book import Overflow
+from headrace.rings.layout import WORKERS, SlotKind
+from headrace.rings.scan import WindowOver
 from headrace.runtime import Runtime
 from headrace.stream.intake import Intake, Rows, needed_columns
 from headrace.types import arrow_schema

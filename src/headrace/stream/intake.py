@@ -30,8 +30,8 @@ from headrace.engine.work import Fragment, PipelineCannot, Slice, Work
 from headrace.input.arrow_file import slices_of, spool
 from headrace.input.csv import CsvOptions, QuotedNewline
 from headrace.input.files import TextSlice, plan_slices
-from headrace.ring.delivery import Address, Delivery
-from headrace.ring.layout import Layout
+from headrace.rings.delivery import Address, Delivery
+from headrace.rings.layout import Layout
 from headrace.runtime import Runtime
 from headrace.settings import cores
 from headrace.stream.frames import checked_text, in_columns

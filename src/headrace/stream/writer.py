@@ -21,10 +21,10 @@ from headrace.base.boundary import path_given, public, text_given
 from headrace.base.parquet_files import write_parquet
 from headrace.errors import DataError, ExecutionError, HeadraceError, NotYetSupported
 from headrace.input.rows import to_arrow
-from headrace.ring.book import ClaimedRange
-from headrace.ring.home import find_ring
-from headrace.ring.layout import FOREIGN
-from headrace.ring.ring import Ring, stalled, unreachable
+from headrace.rings.book import ClaimedRange
+from headrace.rings.home import find_ring
+from headrace.rings.layout import FOREIGN
+from headrace.rings.ring import Ring, stalled, unreachable
 from headrace.types import ddl
 
 _PATIENCE = 10.0

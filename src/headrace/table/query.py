@@ -7,12 +7,12 @@ its rows stand in for it, the same rows however often the query names it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -51,8 +51,11 @@ class Leaves:
     """Rows in memory that will change after this query: its answer must be a copy."""
     named: Mapping[str, pa.Table] = field(default_factory=dict)
     """Arrow tables the native SQL reads by name."""
+    frames: Mapping[Ref, Callable[[], AbstractContextManager[DataFrame]]] = field(default_factory=dict)
+    """The same as the native SQL for Spark, where whoever has the rows hands them to it."""
 
 
+T = TypeVar("T")
 NO_LEAVES = Leaves({}, {})
 
 
@@ -184,19 +187,37 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
 
 
 def _run_spark(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves) -> pa.Table:
-    spark = runtime.spark
     frames: dict[Ref, DataFrame] = {}
-    files: list[Path] = []
-    try:
+    with ExitStack() as held:
         for node in leaves_of(plan):
             if node.ref not in frames:
-                rows = _leaf_rows(runtime, snapshot, node, leaves)
-                files.append(publish(runtime, rows))
-                frames[node.ref] = published(spark, files[-1], rows.schema)
-        return run_plan(spark, plan, frames)
+                if (given := leaves.frames.get(node.ref)) is not None:
+                    frame = _merging(lambda given=given: held.enter_context(given()))  # type: ignore[misc]
+                else:
+                    frame = held.enter_context(framed(runtime, _leaf_rows(runtime, snapshot, node, leaves)))
+                frames[node.ref] = frame
+        return run_plan(runtime.spark, plan, frames)
+
+
+@contextmanager
+def framed(runtime: Runtime, rows: pa.Table) -> Iterator[DataFrame]:
+    """Rows as a DataFrame, for as long as the block runs."""
+    file = publish(runtime, rows)
+    try:
+        yield published(runtime.spark, file, rows.schema)
     finally:
-        for file in files:
-            file.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
+
+
+def _merging(work: Callable[[], T]) -> T:
+    """Merge a state by native SQL. Nobody else can: where its sums pass 38 digits, there is no answer."""
+    try:
+        return work()
+    except duckdb.Error as error:
+        failure = from_duckdb(error)
+        if isinstance(failure, NativeCannot):
+            raise ExecutionError("ARITHMETIC_OVERFLOW", failure.message, hint="sum a narrower type") from None
+        raise failure from None
 
 
 def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves) -> pa.Table:
@@ -206,13 +227,7 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves)
     if key in leaves.live:
         return leaves.live[key]
     if key in leaves.sql:
-        try:
-            return snapshot.query(leaves.sql[key], **leaves.named)
-        except duckdb.Error as error:
-            failure = from_duckdb(error)
-            if isinstance(failure, NativeCannot):  # nobody else can merge a state: its sums pass 38 digits
-                raise ExecutionError("ARITHMETIC_OVERFLOW", failure.message, hint="sum a narrower type") from None
-            raise failure from None
+        return _merging(lambda: snapshot.query(leaves.sql[key], **leaves.named))
     table: Table = runtime.catalog.get(scan.relation, Table)
     names = ", ".join(quote_native(c.name) for c in table.columns)
     return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table)}")

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.engine.plan_sql import quote_native
-from headrace.keep.answers import merged_rows
 from headrace.plan.pipelines import State
 from headrace.store import Transaction
 
@@ -106,22 +105,23 @@ def _admit(
 
 def _clock(tx: Transaction, view: ContinuousView, groups: State) -> Clock:
     """The times of the stored groups: remembered if the commit that left them was the last to alter them."""
-    altered = tx.last_change(_ref(view, groups))
+    altered = view.by_name[groups.name].home.last_change(tx, _ref(view, groups))
     known = view.clocks.get(groups.name)
     if known is not None and known.epoch == altered:
         return known
     key = quote_native(_key(groups))
-    source, batches = tx.whole(_ref(view, groups), "__appended")
-    found = tx.query(f"SELECT unnest([min({key}), max({key})]) AS {key} FROM {source}", __appended=batches)
+    state = view.by_name[groups.name]
+    source, tables = state.home.native(tx, state, "__appended")
+    found = tx.query(f"SELECT unnest([min({key}), max({key})]) AS {key} FROM {source}", **tables)
     return Clock(altered, *_times(groups, found))
 
 
 def drop_past(tx: Transaction, view: ContinuousView, state: State, past: int) -> pa.Table:
     """Rewrite a state without the groups whose time is ``past`` or before it; returns what stays, merged."""
     kept = view.by_name[state.name]
-    rows = merged_rows(tx, kept)
+    rows = kept.home.merged(tx, kept)
     left = rows.filter(_is_after(state, rows, past))
-    tx.replace(kept.ref, left, altered=True)
+    kept.home.rewrite(tx, kept.ref, left, altered=True)
     return left
 
 

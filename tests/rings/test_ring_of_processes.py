@@ -38,11 +38,11 @@ from ring_cases import (
 from ring_processes import CHECKED, Actor
 
 from headrace.errors import ExecutionError
-from headrace.ring import Ring, Scan
-from headrace.ring.book import Overflow
-from headrace.ring.layout import Claim, Reader, RingHead, Word
-from headrace.ring.ring import Terms
-from headrace.ring.scan import ReaderTicket
+from headrace.rings import Ring, Scan
+from headrace.rings.book import Overflow
+from headrace.rings.layout import Claim, Reader, RingHead, Word
+from headrace.rings.ring import Terms
+from headrace.rings.scan import ReaderTicket
 from profiles import examples
 
 
@@ -265,7 +265,7 @@ def test_a_writer_killed_between_any_two_words(tmp_path: Path, monkeypatch: pyte
         assert len(drained(scan)) == 2
         dying = mortal(ring.folder)
         with monkeypatch.context() as patched, suppress(Killed):
-            patched.setattr("headrace.ring.book.this_process", lambda: (1 << 22 | 1, 1))  # there is no such id
+            patched.setattr("headrace.rings.book.this_process", lambda: (1 << 22 | 1, 1))  # there is no such id
             Mortal.left = words
             dying.write(rows_of([{"n": 10, "text": text}, {"n": 11}]), wait=False)
         survived = Mortal.left > 0
@@ -364,11 +364,11 @@ def test_a_reader_that_nobody_ends_is_forgotten(
         scan.finish()
     if state == "dropped":
         ring.write(rows_of(numbered(5, 101)))
-    monkeypatch.setattr("headrace.ring.book._FORGOTTEN", int(LIMIT * 1e9))
+    monkeypatch.setattr("headrace.rings.book._FORGOTTEN", int(LIMIT * 1e9))
     time.sleep(0.05)  # it is looked around every 20 ms at most
     Scan.start(ring, ["n"]).give_up()  # looks around
     assert ring.book.head.readers[scan.ticket.reader, Reader.STATE] != Reader.FREE
-    monkeypatch.setattr("headrace.ring.book._FORGOTTEN", 0)
+    monkeypatch.setattr("headrace.rings.book._FORGOTTEN", 0)
     time.sleep(0.05)
     Scan.start(ring, ["n"]).give_up()
     forgotten = ring.book.head.readers[scan.ticket.reader, Reader.STATE] == Reader.FREE

@@ -14,8 +14,8 @@ from pyarrow import flight
 
 import headrace
 from headrace.errors import HeadraceError
-from headrace.ring.flight import RingServer, remote_batches
-from headrace.ring.scan import Scan
+from headrace.rings.flight import RingServer, remote_batches
+from headrace.rings.scan import Scan
 from headrace.settings import Settings
 
 

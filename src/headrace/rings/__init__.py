@@ -5,7 +5,7 @@ process *claim* a range of ids, write it, and publish it; readers never see an i
 A reader copies a range out and then makes sure that nobody claimed its slots meanwhile.
 """
 
-from headrace.ring.ring import Ring
-from headrace.ring.scan import Scan
+from headrace.rings.ring import Ring
+from headrace.rings.scan import Scan
 
 __all__ = ["Ring", "Scan"]

@@ -30,8 +30,8 @@ import numpy as np
 
 from headrace.base.private import lock
 from headrace.errors import ExecutionError
-from headrace.ring.layout import LOST, NOBODYS, REFUSALS, Claim, Reader, RingHead, Slots, Word, Words
-from headrace.ring.processes import is_alive, this_process
+from headrace.rings.layout import LOST, NOBODYS, REFUSALS, Claim, Reader, RingHead, Slots, Word, Words
+from headrace.rings.processes import is_alive, this_process
 
 _FAR = 1 << 62
 _FORGOTTEN = 60_000_000_000

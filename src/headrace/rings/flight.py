@@ -24,9 +24,9 @@ from pyarrow import flight
 
 from headrace.base.private import has_shape, parse_json
 from headrace.errors import ExecutionError, HeadraceError
-from headrace.ring.delivery import Address, put
-from headrace.ring.ring import Ring
-from headrace.ring.scan import ReaderTicket, Scan, WindowOver
+from headrace.rings.delivery import Address, put
+from headrace.rings.ring import Ring
+from headrace.rings.scan import ReaderTicket, Scan, WindowOver
 
 _MARK = "HEADRACE "
 

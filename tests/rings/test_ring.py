@@ -17,11 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ring_cases import COLUMNS, LIMIT, NAMES, drained, ends, no_memory, numbered, rows_of, unread_and_full_of_text
 
 from headrace.errors import ExecutionError
-from headrace.ring import Ring, Scan
-from headrace.ring.book import Overflow
-from headrace.ring.layout import CLAIMS
-from headrace.ring.ring import Terms
-from headrace.ring.scan import WindowOver
+from headrace.rings import Ring, Scan
+from headrace.rings.book import Overflow
+from headrace.rings.layout import CLAIMS
+from headrace.rings.ring import Terms
+from headrace.rings.scan import WindowOver
 from headrace.types import (
     BIGINT,
     BINARY,
@@ -215,7 +215,7 @@ class Clock:
 
 def test_window_ends_after_the_timeout_not_before(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("headrace.ring.scan.time", clock)
+    monkeypatch.setattr("headrace.rings.scan.time", clock)
     ring = rings(64, timeout=0.15)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 3)))
@@ -246,7 +246,7 @@ def test_finish_reads_what_is_there_and_cancel_does_not(rings: Any) -> None:
 
 
 def test_a_pick_waits_a_moment_for_more(rings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.ring.scan._LINGER", 1e9)
+    monkeypatch.setattr("headrace.rings.scan._LINGER", 1e9)
     ring = rings(64)
     scan = Scan.start(ring, ["n"])
     ring.write(rows_of(numbered(0, 3)))
@@ -255,9 +255,9 @@ def test_a_pick_waits_a_moment_for_more(rings: Any, monkeypatch: pytest.MonkeyPa
     assert scan.next(least=8, wait=0).num_rows == 8, "enough is enough"
     ring.write(rows_of(numbered(8, 2)))
     assert scan.next(least=8, wait=0) is None
-    monkeypatch.setattr("headrace.ring.scan._LINGER", 0.0)
+    monkeypatch.setattr("headrace.rings.scan._LINGER", 0.0)
     assert scan.next(least=8, wait=0).num_rows == 2, "a moment is over"
-    monkeypatch.setattr("headrace.ring.scan._LINGER", 1e9)
+    monkeypatch.setattr("headrace.rings.scan._LINGER", 1e9)
     ring.write(rows_of(numbered(10, 1)))
     scan.finish()
     assert scan.next(least=8, wait=0).num_rows == 1, "no more will come"

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from headrace.input.words import WIDE, copy_wide, put_word, word
-from headrace.ring.layout import INLINE, NO_MARKS
+from headrace.rings.layout import INLINE, NO_MARKS
 
 
 @njit(cache=True, nogil=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.base.private import inside, new_file
 from headrace.errors import ExecutionError
-from headrace.ring.ring import Ring
+from headrace.rings.ring import Ring
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from ring_cases import COLUMNS, LIMIT
 
-from headrace.ring import Ring
-from headrace.ring.book import Overflow
-from headrace.ring.ring import Terms
+from headrace.rings import Ring
+from headrace.rings.book import Overflow
+from headrace.rings.ring import Terms
 
 
 @pytest.fixture

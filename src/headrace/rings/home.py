@@ -25,11 +25,11 @@ from pathlib import Path
 from headrace.base.private import has_shape, inside, make_folder, open_file, read_json, write_text
 from headrace.catalog import Buffer, Stream, file_name
 from headrace.errors import ExecutionError, StoreError
-from headrace.ring.book import Overflow
-from headrace.ring.flight import Flights
-from headrace.ring.layout import Layout
-from headrace.ring.ring import Ring, Terms
-from headrace.ring.scan import Scan
+from headrace.rings.book import Overflow
+from headrace.rings.flight import Flights
+from headrace.rings.layout import Layout
+from headrace.rings.ring import Ring, Terms
+from headrace.rings.scan import Scan
 
 _SHARED_MEMORY = Path("/dev/shm")
 _POINTERS = "rings"

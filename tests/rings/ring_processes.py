@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ExecutionError, HeadraceError
-from headrace.ring import Ring, Scan
-from headrace.ring.scan import ReaderTicket, WindowOver
+from headrace.rings import Ring, Scan
+from headrace.rings.scan import ReaderTicket, WindowOver
 from headrace.types import BIGINT, INT, STRING, Field
 
 CHECKED = (Field("writer", INT), Field("n", BIGINT), Field("text", STRING), Field("sum", BIGINT))

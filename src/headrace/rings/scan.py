@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ExecutionError
-from headrace.ring.layout import LOST, OWN, READERS, WORKERS, Reader, Slots, Word, Words, view_type
-from headrace.ring.processes import this_process
-from headrace.ring.ring import Ring, gone
+from headrace.rings.layout import LOST, OWN, READERS, WORKERS, Reader, Slots, Word, Words, view_type
+from headrace.rings.processes import this_process
+from headrace.rings.ring import Ring, gone
 
 MORSEL_ROWS = 131_072
 """Tuples picked at once, at most."""

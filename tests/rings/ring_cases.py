@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import ExecutionError
-from headrace.ring import Ring, Scan
+from headrace.rings import Ring, Scan
 from headrace.types import (
     BIGINT,
     BOOLEAN,

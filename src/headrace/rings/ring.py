@@ -23,10 +23,10 @@ import pyarrow as pa
 from headrace.base.interrupts import check_waiting
 from headrace.base.private import has_shape, make_folder, open_file, read_json, write_text
 from headrace.errors import ExecutionError, StoreError
-from headrace.ring.book import Book, ClaimedRange, Overflow, Usage
-from headrace.ring.layout import FORMAT, MAGIC, NO_MARKS, OWN, Layout, RingHead, Slots, Word
-from headrace.ring.processes import this_process
-from headrace.ring.text import Rounds
+from headrace.rings.book import Book, ClaimedRange, Overflow, Usage
+from headrace.rings.layout import FORMAT, MAGIC, NO_MARKS, OWN, Layout, RingHead, Slots, Word
+from headrace.rings.processes import this_process
+from headrace.rings.text import Rounds
 from headrace.types import Field, Schema, from_spark
 
 MORSEL = 65_536
@@ -90,7 +90,7 @@ class Ring:
         folder: Path, stream: str, columns: Schema, terms: Terms, *, zone: str = "UTC", text_limit: int = TEXT_LIMIT
     ) -> Ring:
         """A new ring in a folder of its own."""
-        from headrace.ring.text_kernel import warm_up
+        from headrace.rings.text_kernel import warm_up
 
         layout = Layout.of(columns, terms.capacity)
         warm_up()
@@ -318,7 +318,7 @@ class _Morsel:
 
     def store(self, start: int, claimed: ClaimedRange) -> None:
         """Write the rows from ``start`` on into the claimed slots."""
-        from headrace.ring.text_kernel import store_text
+        from headrace.rings.text_kernel import store_text
 
         ring, rows = self._ring, claimed.hi - claimed.lo
         lap, slot = divmod(claimed.lo, ring.terms.capacity)
@@ -385,7 +385,7 @@ class _Column:
     def long_bytes(self, start: int, rows: int) -> int:
         if self.text is None or self.source is None:
             return 0
-        from headrace.ring.text_kernel import long_bytes
+        from headrace.rings.text_kernel import long_bytes
 
         return int(long_bytes(self.source[start : start + rows + 1], self.marks_of(start, rows)))
 
