@@ -306,6 +306,11 @@ def test_a_group_of_nulls_is_a_group() -> None:
     assert answered(query, rows_) == answered(query, *([row] for row in rows_)) == [(None, None, None, 0, None, 1)]
 
 
+def test_what_a_filter_drops_is_not_computed() -> None:
+    calls = ", ".join(f"{fn}(10 div a) FILTER (WHERE a <> 0)" for fn in ("sum", "count", "max"))
+    assert answered(f"SELECT {calls} FROM r", [((0, 5), 1), ((2, 5), 3)], [((0, 5), -1), ((2, 5), -1)]) == [(10, 2, 5)]
+
+
 def test_a_sum_may_pass_the_limit_on_its_way() -> None:
     top = 2**63 - 1
     query = "SELECT a, sum(d) FROM r GROUP BY a"
