@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from headrace.engine.native_sql import NotNative, native_agg
 from headrace.engine.plan_sql import native_plan, spark_plan
+from headrace.engine.spark import frame_of_rows
 from headrace.engine.spark_sql import spark as spark_text
 from headrace.engine.spark_sql import spark_agg
 from headrace.plan.exprs import Agg, Column, Expr, columns, substitute
@@ -210,6 +211,13 @@ def test_what_only_spark_knows_is_refused() -> None:
         native_agg(Agg(DOUBLE, "skewness", (column(DOUBLE),)), by_name)
     template = Agg(DOUBLE, "percentile", (column(DOUBLE),), template="percentile({0}, 0.5)")
     assert spark_agg(template, by_name_spark) == "percentile(`double`, 0.5)"
+
+
+@pytest.mark.spark
+def test_rows_after_an_empty_chunk_are_rows(spark: SparkSession) -> None:
+    for lengths in ([0, 0, 1], [1, 0, 1], [2, 0, 0, 3, 0]):
+        rows = pa.concat_tables([pa.table({"k": pa.array(range(n), pa.int32())}) for n in lengths])
+        assert frame_of_rows(spark, rows, (Field("k", INT),)).toArrow().equals(rows.combine_chunks())
 
 
 @pytest.mark.spark

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import duckdb
 import pyarrow as pa
@@ -19,6 +20,7 @@ from headrace.types import (
     BOOLEAN,
     DATE,
     DOUBLE,
+    FLOAT,
     INT,
     STRING,
     TIMESTAMP,
@@ -40,8 +42,21 @@ RELATIONS: dict[str, Schema] = {
     "t": schema(a=INT, e=STRING),
     "u": schema(e=STRING, f=INT),
     "many": schema(n=INT, m=decimal(10, 2), x=DOUBLE, flag=BOOLEAN, day=DATE, at=TIMESTAMP, name=STRING),
+    "v": schema(
+        k=STRING,
+        g=DOUBLE,
+        i=INT,
+        l=BIGINT,
+        m=decimal(10, 2),
+        w=decimal(38, 4),
+        z=decimal(38, 18),
+        d=DOUBLE,
+        f=FLOAT,
+        b=BOOLEAN,
+        day=DATE,
+    ),
 }
-STREAMS = ("s", "r", "many")
+STREAMS = ("s", "r", "many", "v")
 CATALOG = Catalog()
 for _name, _columns in RELATIONS.items():
     CATALOG = CATALOG.with_relation((Stream if _name in STREAMS else Table)(_name, _columns))
@@ -95,6 +110,7 @@ def table(name: str, rows: list[tuple[Any, ...]]) -> pa.Table:
     return pa.table([pa.array([r[i] for r in rows], f.type) for i, f in enumerate(kinds)], schema=kinds)
 
 
+_TEXTS = WeakKeyDictionary[Node, str]()
 _CONNECTION = duckdb.connect()
 _CONNECTION.execute("SET TimeZone='UTC'; SET threads=1")
 
@@ -105,11 +121,13 @@ def run(plan: Node, data: Data) -> pa.Table:
     def source(scan: Leaf) -> str:
         return quote_native(scan.relation)
 
+    if plan not in _TEXTS:
+        _TEXTS[plan] = native_plan(plan, source)
     leaves = {n.relation for n in walk_plan(plan) if isinstance(n, Leaf)}
     for name in leaves:
         _CONNECTION.register(name, data[name])
     try:
-        return _CONNECTION.sql(native_plan(plan, source)).to_arrow_table()
+        return _CONNECTION.sql(_TEXTS[plan]).to_arrow_table()
     finally:
         for name in leaves:
             _CONNECTION.unregister(name)

@@ -49,6 +49,10 @@ class PartialColumn(ABC):
     def arrays(self, start: int, end: int) -> list[pa.Array]:
         """The merged values of the groups of these numbers, over this object's own memory."""
 
+    @abstractmethod
+    def is_zero(self, numbers: Array) -> Array:
+        """Which of the groups of these numbers have nothing here, as before any row."""
+
     @property
     @abstractmethod
     def bytes(self) -> int:
@@ -86,6 +90,10 @@ class ValueColumn(PartialColumn):
         buffers = [_validity(self._known[start:end]), pa.py_buffer(values)]
         return [pa.Array.from_buffers(self._type.arrow, end - start, buffers)]
 
+    def is_zero(self, numbers: Array) -> Array:
+        found = np.equal(self._values[numbers], 0)
+        return np.logical_and.reduce(found, axis=1) if self._type.is_decimal else found
+
     @property
     def bytes(self) -> int:
         return int(self._values.nbytes + self._known.nbytes)
@@ -118,6 +126,9 @@ class MomentColumns(PartialColumn):
             pa.Array.from_buffers(pa.float64(), end - start, [valid, pa.py_buffer(values[start:end])])
             for values in (self._means, self._spreads, self._rests)
         ]
+
+    def is_zero(self, numbers: Array) -> Array:
+        return np.equal(self._weights[numbers], 0)
 
     @property
     def bytes(self) -> int:

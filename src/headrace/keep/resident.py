@@ -7,6 +7,10 @@ store holds is always the truth; this is its merge, as of one epoch.
 
     state relation  ──rows since epoch e──▶  fold by group number  ──columns──▶  upper pipeline
 
+A group whose rows were all taken back has zeros in its slot and is not shown. The slot waits for the group to come
+again; when more wait than are in use, what is left is folded anew. So memory follows the groups there are, and a
+group that goes costs no more than one that comes.
+
 Columns are lent to the engine without a copy, so whoever folds or reads holds
 the view's lock.
 """
@@ -41,6 +45,8 @@ from headrace.types import Type, arrow_schema
 
 BATCH_ROWS = 122_880
 """Rows lent to the engine at once, so that its threads can share a scan."""
+WAITING = 1_024
+"""Slots of groups that are no more: as many may wait in a small state."""
 
 
 def can_reside(state: State) -> bool:
@@ -53,13 +59,19 @@ class Resident:
 
     def __init__(self, state: State) -> None:
         self.epoch = -1
-        self.rows = 0
         self.schema = arrow_schema(state.schema)
-        self._keys = [_Keys(c.type) for c in state.keys]
+        self._state = state
+        self._begin()
+
+    def _begin(self) -> None:
+        self.slots = 0
+        self._keys = [_Keys(c.type) for c in self._state.keys]
         self._lanes = sum(k.lanes for k in self._keys)
         self._groups = np.empty((0, self._lanes), np.int64)
         self._index = np.full(16, -1, np.int64)
-        self._columns = _columns_of(state)
+        self._columns = _columns_of(self._state)
+        self._waiting = np.zeros(0, np.bool_)
+        self._waiting_slots = 0
         if not self._keys:
             self._number([], 1)  # the one group of a global aggregate is there before any row is
 
@@ -67,7 +79,8 @@ class Resident:
     def bytes(self) -> int:
         """Memory held, about: lanes, hash table, keys and columns."""
         keys = sum(k.bytes for k in self._keys)
-        return int(self._groups.nbytes + self._index.nbytes + keys + sum(c.bytes for c in self._columns))
+        slots = self._groups.nbytes + self._index.nbytes + self._waiting.nbytes
+        return int(slots + keys + sum(c.bytes for c in self._columns))
 
     def fold(self, rows: pa.Table, epoch: int) -> None:
         """Merge state rows in; afterwards this is the state as of ``epoch``."""
@@ -83,6 +96,8 @@ class Resident:
             if len(firsts):
                 for key, array in zip(self._keys, keys, strict=True):
                     key.append(array.take(pa.array(firsts)))
+            if not self._state.monotone and self._keys:
+                self._let_go(np.unique(numbers))
         self.epoch = epoch
 
     def table(self) -> pa.Table:
@@ -90,22 +105,34 @@ class Resident:
         arrays = [k.column() for k in self._keys]
         for column in self._columns:
             column.grow(len(self._groups))
-            arrays += column.arrays(0, self.rows)
-        ordered = self._in_order(arrays)
-        return pa.Table.from_batches(
-            pa.Table.from_arrays(ordered, schema=self.schema).to_batches(max_chunksize=BATCH_ROWS), self.schema
-        )
+            arrays += column.arrays(0, self.slots)
+        rows = pa.Table.from_arrays(self._in_order(arrays), schema=self.schema)
+        if self._waiting_slots:
+            rows = rows.filter(pa.array(~self._waiting[: self.slots]))
+        return pa.Table.from_batches(rows.to_batches(max_chunksize=BATCH_ROWS), self.schema)
 
     def find(self, key: Sequence[pa.Array]) -> pa.Table:
         """A copy of the one row with this key, or no row; each part of the key is an array of one."""
         lanes = self._lanes_of(key, 1, learn=False)
         found = fold.find(lanes, self._index, self._groups)
-        if found < 0:
+        if found < 0 or (self._waiting_slots and self._waiting[found]):
             return self.schema.empty_table()
         arrays = [k.of(found) for k in self._keys]
         for column in self._columns:
             arrays += column.arrays(found, found + 1)
         return pa.Table.from_arrays([pa.concat_arrays([a]) for a in self._in_order(arrays)], schema=self.schema)
+
+    def _let_go(self, touched: Array) -> None:
+        """Note which of these groups have nothing left; begin anew with the others when those are the fewer."""
+        if len(self._groups) > len(self._waiting):
+            self._waiting = grown(self._waiting, len(self._groups))
+        empty = np.logical_and.reduce([column.is_zero(touched) for column in self._columns])
+        self._waiting_slots += int(empty.sum()) - int(self._waiting[touched].sum())
+        self._waiting[touched] = empty
+        if self._waiting_slots > max(WAITING, self.slots // 2):
+            left = self.table()
+            self._begin()
+            self.fold(left, self.epoch)
 
     def _in_order(self, arrays: list[Any]) -> list[Any]:
         """The columns as the schema has them: a column object may hold several that are apart."""
@@ -117,9 +144,9 @@ class Resident:
 
     def _number(self, keys: list[pa.Array], rows: int) -> tuple[Array, Array]:
         lanes = self._lanes_of(keys, rows, learn=True)
-        self._reserve(self.rows + rows)
-        numbers, firsts = fold.number(lanes, self._index, self._groups, self.rows)
-        self.rows += len(firsts)
+        self._reserve(self.slots + rows)
+        numbers, firsts = fold.number(lanes, self._index, self._groups, self.slots)
+        self.slots += len(firsts)
         return numbers, firsts
 
     def _lanes_of(self, keys: Sequence[pa.Array], rows: int, *, learn: bool) -> Array:
@@ -136,7 +163,7 @@ class Resident:
         if 2 * rows > len(self._index):
             size = 1 << (2 * rows - 1).bit_length()
             self._index = np.full(size, -1, np.int64)
-            fold.fill_index(self._groups, self.rows, self._index)
+            fold.fill_index(self._groups, self.slots, self._index)
 
 
 class _Keys:

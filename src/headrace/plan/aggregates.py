@@ -18,17 +18,30 @@ tuples), so they can be stored, inspected, and merged in any order and grouping:
 Sums of bigints and decimals are kept in 38 digits, those of narrower integers in a
 bigint: an intermediate sum never overflows where the final one would not,
 whatever the order of arrival.
+
+Rows that may be taken back come with a weight (``plan/signed.py``). Of them only what adds up exactly is kept so:
+
+| aggregate            | partial columns over weights                   | merge |
+|----------------------|------------------------------------------------|-------|
+| count                | weights of the values                          | sum   |
+| sum, avg             | weight times value, in 38 digits; their weights | sum   |
+
+None of these is ever NULL in a group, and a group with nothing left has 0 in all of them: such a row says nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
-from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, all_of
+from headrace.plan.exprs import TRUE, Agg, Call, Case, Cast, Column, Expr, Literal, all_of, any_of
 from headrace.plan.moments import MOMENTS, VARIANCES, deviation, from_sums, lower, moments, variance, with_anchors
-from headrace.plan.nodes import Aggregate, Join, Node, Project
-from headrace.types import BIGINT, BOOLEAN, DOUBLE, Type, decimal
+from headrace.plan.nodes import Aggregate, Filter, Join, Node, Project
+from headrace.types import BIGINT, BOOLEAN, DOUBLE, MAX_PRECISION, Type, decimal
+
+_LONG = decimal(19, 0)
+"""The digits of a bigint."""
 
 MERGEABLE = {"count", "sum", "avg", "min", "max", "bool_and", "bool_or", *VARIANCES}
 
@@ -41,19 +54,26 @@ class Decomposition:
     final: Callable[[Sequence[Expr]], Expr]
 
 
-def is_mergeable(agg: Agg) -> bool:
-    """Whether the aggregate has a fixed-size mergeable state of its own."""
-    return agg.template is None and not agg.distinct and agg.fn in MERGEABLE
+def is_mergeable(agg: Agg, *, monotone: bool = True) -> bool:
+    """Whether the aggregate has a fixed-size mergeable state of its own, also over rows that may be taken back."""
+    if agg.template is not None or agg.distinct:
+        return False
+    return agg.fn in MERGEABLE if monotone else agg.fn == "count" or (agg.fn in ("sum", "avg") and _adds_up(agg))
 
 
-def decompose(agg: Agg) -> Decomposition:
-    """The partial columns of ``agg`` and its final expression.
+def decompose(agg: Agg, weight: Column | None = None) -> Decomposition:
+    """The partial columns of ``agg`` and its final expression; ``weight`` is how often each row counts, if not once.
 
     >>> from headrace.types import INT
     >>> d = decompose(Agg(DOUBLE, "avg", (Column(INT, 1, "x"),)))
     >>> [(p.fn, p.type.sql) for p in d.partials]
     [('sum', 'bigint'), ('count', 'bigint')]
+    >>> d = decompose(Agg(DOUBLE, "avg", (Column(INT, 1, "x"),)), Column(BIGINT, 2, "w"))
+    >>> [(p.fn, p.type.sql) for p in d.partials]
+    [('sum', 'decimal(38,0)'), ('sum', 'bigint')]
     """
+    if weight is not None:
+        return _of_weights(agg, weight)
     if agg.fn == "count":
         return Decomposition((_count(agg),), lambda c: _or_zero(c[0]))
     if agg.fn == "sum":
@@ -130,6 +150,11 @@ def merge(rows: Node, keys: Sequence[Column], partials: Sequence[tuple[Column, A
     return Project(grouped, tuple(outputs))
 
 
+def without_zeros(rows: Node, partials: Sequence[Column]) -> Node:
+    """The rows of weights that say something: one of all zeros is what is left of a group that is no more."""
+    return Filter(rows, any_of([Call(BOOLEAN, "<>", (c, _zero(c.type))) for c in partials]))
+
+
 def join_on_keys(left: Node, right: Node, pairs: Sequence[tuple[Column, Column]], kind: str = "left") -> Join:
     """The two relations joined on equal keys, NULL keys being equal to each other."""
     condition = all_of([Call(BOOLEAN, "<=>", pair) for pair in pairs])
@@ -178,6 +203,43 @@ def _count(agg: Agg) -> Agg:
     return replace(agg, type=BIGINT, fn="count")
 
 
+def _of_weights(agg: Agg, weight: Column) -> Decomposition:
+    """How an aggregate is kept over rows with weights."""
+
+    def summed(type: Type, each: Expr) -> Agg:
+        """The sum of what each row adds: nothing where the filter drops it or an argument is NULL."""
+        for condition in (all_of([Call(BOOLEAN, "isnotnull", (a,)) for a in agg.args]), agg.filter or TRUE):
+            # One in the other: where the filter drops a row, its arguments are not computed.
+            each = each if condition == TRUE else Case(each.type, ((condition, each),), _zero(each.type))
+        return Agg(type, "sum", (each,))
+
+    count = summed(BIGINT, weight)
+    if agg.fn == "count":
+        return Decomposition((count,), lambda c: _or_zero(c[0]))
+    each = _weighed(agg.args[0], weight)
+    partials = (summed(decimal(MAX_PRECISION, each.type.scale), each), count)
+    if agg.fn == "avg":
+        return Decomposition(partials, lambda c: _average(agg.type, c[0], c[1]))
+    return Decomposition(partials, lambda c: _where_some(c[1], _total(agg.type, c[0])))
+
+
+def _weighed(value: Expr, weight: Expr) -> Expr:
+    """The product of an exact number and a weight, as Spark types it. That of two bigints has 38 digits."""
+    factor = value if value.type.is_decimal else Cast(_LONG, value)
+    precision = min(factor.type.precision + _LONG.precision + 1, MAX_PRECISION)
+    return Call(decimal(precision, factor.type.scale), "*", (factor, Cast(_LONG, weight)))
+
+
+def _adds_up(agg: Agg) -> bool:
+    """Whether values times weights are exact: a product with too many digits loses some after the point in Spark."""
+    type = agg.args[0].type
+    return type.is_integer or (type.is_decimal and (type.precision <= MAX_PRECISION - 20 or type.scale <= 6))
+
+
+def _zero(type: Type) -> Literal:
+    return Literal(type, Decimal(0) if type.is_decimal else 0)
+
+
 def _as(type: Type, expr: Expr) -> Expr:
     return expr if expr.type == type else Cast(type, expr)
 
@@ -192,8 +254,12 @@ def _or_zero(count: Expr) -> Expr:
 
 
 def _ratio(total: Expr, n: Expr) -> Expr:
-    divided = Call(DOUBLE, "/", (_as(DOUBLE, total), _as(DOUBLE, n)))
-    return Case(DOUBLE, ((Call(BOOLEAN, ">", (n, Literal(n.type, 0))), divided),), Literal(DOUBLE, None))
+    return _where_some(n, Call(DOUBLE, "/", (_as(DOUBLE, total), _as(DOUBLE, n))))
+
+
+def _where_some(n: Expr, value: Expr) -> Expr:
+    """A value of so many others, NULL if there is none."""
+    return Case(value.type, ((Call(BOOLEAN, ">", (n, Literal(n.type, 0))), value),), Literal(value.type, None))
 
 
 def _average(type: Type, total: Expr, count: Expr) -> Expr:

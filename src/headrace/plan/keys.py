@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.errors import ViewRefused
 from headrace.plan.exprs import Agg, Call, Column, Expr, columns
 from headrace.plan.render import render_expr
+from headrace.types import BIGINT
 
 
 def time_key(keys: Sequence[tuple[Column, Expr]]) -> int:
@@ -23,10 +24,11 @@ def time_key(keys: Sequence[tuple[Column, Expr]]) -> int:
     return (windows or times)[0]
 
 
-def partial_label(agg: Agg) -> str:
-    """What a partial column means: ``sum(x)``."""
-    inside = ", ".join(c.name for a in agg.args for c in columns(a)) or "1"
-    return f"{agg.fn}({inside})" + (f" where {render_expr(agg.filter)}" if agg.filter is not None else "")
+def partial_label(agg: Agg, weight: Column | None = None) -> str:
+    """What a partial column means: ``sum(x)``. A bigint that weights add up to is a count."""
+    inside = ", ".join(c.name for a in agg.args for c in columns(a) if c != weight) or "1"
+    fn = "count" if weight is not None and agg.type == BIGINT else agg.fn
+    return f"{fn}({inside})" + (f" where {render_expr(agg.filter)}" if agg.filter is not None else "")
 
 
 def key_label(column: Column, expr: Expr) -> str:

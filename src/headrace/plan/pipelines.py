@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal as Choice
 
-from headrace.plan.aggregates import merge
+from headrace.plan.aggregates import merge, without_zeros
 from headrace.plan.exprs import Agg, Column
 from headrace.plan.nodes import Leaf, Node
 from headrace.plan.refs import GivenRef
@@ -36,6 +36,9 @@ class State:
     """The ``groups`` state of the same grouping; that state's own name if it is one."""
     time: int | None = None
     """Which key says when a group was, if groups are kept for a time only."""
+    monotone: bool = True
+    """Whether rows only come. If not, they come with weights: partial columns add up, those of a group that is no
+    more to 0, and so do multiplicities of values, for then there is no ``distinct`` (``plan/signed.py``)."""
 
     @property
     def schema(self) -> Schema:
@@ -47,7 +50,9 @@ class State:
         if self.kind == "rows":
             return rows
         by_name = {c.name: c for c in rows.output}
-        return merge(rows, [by_name[k.name] for k in self.keys], [(by_name[c.name], a) for c, a in self.partials])
+        keys = [by_name[k.name] for k in self.keys]
+        merged = merge(rows, keys, [(by_name[c.name], a) for c, a in self.partials])
+        return merged if self.monotone or not keys else without_zeros(merged, merged.output[len(keys) :])
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ Which plans can be cut at all, ``plan/splittable.py`` says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.errors import ViewRefused
-from headrace.plan.aggregates import decompose, is_mergeable, join_on_keys, merge
+from headrace.errors import NotYetSupported, ViewRefused
+from headrace.plan.aggregates import decompose, is_mergeable, join_on_keys, merge, without_zeros
 from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, fresh_id
 from headrace.plan.keys import key_label, partial_label, time_key, value_name
 from headrace.plan.nodes import (
@@ -38,24 +38,30 @@ from headrace.plan.nodes import (
     with_a_column,
 )
 from headrace.plan.pipelines import SplitPlan, State, StateKind, StaticPipeline, StreamPipeline
-from headrace.plan.refs import BuildRef, StateRef
+from headrace.plan.refs import BuildRef, Ref, StateRef
+from headrace.plan.signed import WEIGHT, is_of_each, is_of_many, is_signed, of_many, values_of, with_weights
 from headrace.plan.splittable import check
 from headrace.types import BIGINT, BOOLEAN, INT
 
 
-def split(root: Node, retain: int | None = None) -> SplitPlan:
+def split(root: Node, retain: int | None = None, signed: Collection[Ref] = ()) -> SplitPlan:
     """Cut a plan that reads streams; :class:`ViewRefused` names the rule it breaks.
 
     ``retain`` is for how long groups are kept, in microseconds: then each grouping needs a key that is a time.
+    ``signed`` names those of the plan's streams whose rows may be taken back. Their batches have a column more than
+    the plan reads, ``plan/signed.py:WEIGHT``, and the states of groupings of such rows are not monotone.
     """
-    return Splitter(retain).run(root)
+    if retain is not None and signed:
+        raise NotYetSupported("to retain groups of rows that may be taken back", hint="leave retain out")
+    return Splitter(retain, signed).run(root)
 
 
 class Splitter:
     """One walk from the root: below a first grouping everything becomes pipelines."""
 
-    def __init__(self, retain: int | None) -> None:
+    def __init__(self, retain: int | None, signed: Collection[Ref] = ()) -> None:
         self._retain = retain
+        self._signed = signed
         self.states: list[State] = []
         self.streams: list[StreamPipeline] = []
         self.statics: list[StaticPipeline] = []
@@ -65,7 +71,7 @@ class Splitter:
 
     def run(self, root: Node) -> SplitPlan:
         self._check(root)
-        self._families = _families(root)
+        self._families = _families(root, self._signed)
         upper = self._upper(root)
         return SplitPlan(tuple(self.states), tuple(self.streams), tuple(self.statics), upper, self._retain)
 
@@ -87,6 +93,8 @@ class Splitter:
         family = self._families[id(node)]
         if family.pieces is None:
             family.pieces = pieces_of(self._materialise_statics(node.child))
+            if family.weight is not None:
+                family.pieces = [p.weighted(self._signed, family.weight) for p in family.pieces]
             self._groups(family)
         assert family.groups is not None
         chosen = family.places(node)
@@ -95,11 +103,11 @@ class Splitter:
         keys = dict(zip(chosen, merged.output, strict=False))
         finals: dict[int, Expr] = {}
         for out, agg in node.aggs:
-            if is_mergeable(agg):
-                parts = decompose(agg)
+            if family.adds_up(agg):
+                parts = decompose(agg, family.weight)
                 finals[out.id] = parts.final([by_name[family.partials[p].name] for p in parts.partials])
         for out, agg in node.aggs:
-            if not is_mergeable(agg):
+            if not family.adds_up(agg):
                 merged, finals[out.id] = self._values(family, chosen, merged, agg)
         outs = [(out, e if isinstance(e, Literal) else keys[family.place(e)]) for out, e in node.keys]
         return Project(merged, (*outs, *((out, finals[out.id]) for out, _ in node.aggs)))
@@ -108,14 +116,13 @@ class Splitter:
         """The state of one row a group of the finest keys, and its pipelines."""
         partials = family.partials
         for agg in family.aggs:
-            for p in decompose(agg).partials if is_mergeable(agg) else ():
+            for p in decompose(agg, family.weight).partials if family.adds_up(agg) else ():
                 if p.fn != "rest":
                     partials.setdefault(p, Column(p.type, fresh_id(), f"a{len(partials)}"))
-        if (not family.keys and not partials) or self._retain is not None:
+        if (not family.keys and not partials) or self._retain is not None or family.weight is not None:
             # A global aggregate must say that rows came even when no partial column does; rows that come too
-            # late for a group are told by their number.
-            counted = Agg(BIGINT, "count", ())
-            partials.setdefault(counted, Column(BIGINT, fresh_id(), f"a{len(partials)}"))
+            # late for a group are told by their number, and so is a group of which no row is left.
+            partials.setdefault(family.counted, Column(BIGINT, fresh_id(), f"a{len(partials)}"))
         # Last, so that the others have the names they had in states of before there were such columns.
         for rest in [replace(p, fn="rest") for p in partials if p.fn == "mean"]:
             partials[rest] = Column(rest.type, fresh_id(), f"a{len(partials)}")
@@ -125,21 +132,28 @@ class Splitter:
 
     def _values(self, family: _Family, chosen: Sequence[int], merged: Node, agg: Agg) -> tuple[Node, Expr]:
         """The value of an aggregate that needs its argument values, joined to the groups."""
-        if agg not in family.values:
-            family.values[agg] = self._value_state(family, agg)
-        state, inputs = family.values[agg]
+        values = agg if family.weight is None else values_of(agg)
+        if values not in family.values:
+            family.values[values] = self._value_state(family, values)
+        state, inputs = family.values[values]
         n = len(chosen)
         rows = family.rows(state, [*chosen, *range(len(family.keys), len(state.keys))])
-        if not agg.distinct:
-            rows = _repeated(rows, rows.output[-1])
-        keys = tuple((Column.fresh(c.name, c.type), c) for c in rows.output[:n])
-        args = tuple(rows.output[n : n + len(agg.args)])
+        if not state.monotone:
+            # Without any key there is a row, whatever it says.
+            rows = Filter(rows, Call(BOOLEAN, ">", (rows.output[-1], Literal(BIGINT, 0))))
         out = Column.fresh(agg.fn, agg.type)
-        marked = rows.output[n + len(agg.args)] if inputs > len(agg.args) else None
-        final = replace(agg, args=args, distinct=False, filter=marked)
-        grouped = Aggregate(rows, keys, ((out, final),))
-        pairs = [(merged.output[i], k) for i, (k, _) in enumerate(keys)]
-        joined = join_on_keys(merged, grouped, pairs)
+        grouped: Node
+        if not state.monotone and is_of_many(agg):
+            grouped = of_many(rows, n, agg, out)
+        else:
+            if not agg.distinct and not is_of_each(agg):
+                rows = _repeated(rows, rows.output[-1])
+            keys = tuple((Column.fresh(c.name, c.type), c) for c in rows.output[:n])
+            args = tuple(rows.output[n : n + len(agg.args)])
+            marked = rows.output[n + len(agg.args)] if inputs > len(agg.args) else None
+            final = replace(agg, args=args, distinct=False, filter=marked)
+            grouped = Aggregate(rows, keys, ((out, final),))
+        joined = join_on_keys(merged, grouped, list(zip(merged.output[:n], grouped.output[:n], strict=True)))
         value: Expr = out
         if agg.fn == "count":
             value = Call(BIGINT, "coalesce", (out, Literal(BIGINT, 0)))
@@ -159,8 +173,9 @@ class Splitter:
         if not inputs and agg.distinct:
             inputs.append(TRUE)  # of constants alone: a state has a column, and all its rows are marked
         values = tuple((Column.fresh(value_name(a, i), a.type), a) for i, a in enumerate(inputs))
-        partials = {} if agg.distinct else {Agg(BIGINT, "count", ()): Column(BIGINT, fresh_id(), "a0")}
-        state = self._state(family, "distinct" if agg.distinct else "multiset", (*family.keys, *values), partials)
+        kind: StateKind = "distinct" if agg.distinct and family.weight is None else "multiset"
+        partials = {} if kind == "distinct" else {family.counted: Column(BIGINT, fresh_id(), "a0")}
+        state = self._state(family, kind, (*family.keys, *values), partials)
         for piece in family.pieces or ():
             plan = piece.filtered(condition).grouped((*family.keys, *values), partials, state)
             self.streams.append(StreamPipeline(piece.stream, state.name, plan))
@@ -174,11 +189,12 @@ class Splitter:
         partials: dict[Agg, Column],
     ) -> State:
         named = tuple(Column(c.type, fresh_id(), f"k{i}") for i, (c, _) in enumerate(keys))
-        labels = (*(key_label(c, e) for c, e in keys), *(partial_label(a) for a in partials))
+        labels = (*(key_label(c, e) for c, e in keys), *(partial_label(a, family.weight) for a in partials))
         name = f"s{len(self.states)}"
         grouping = name if family.groups is None else family.groups.name
         time = None if self._retain is None else time_key(family.keys)
-        state = State(name, kind, named, tuple((c, a) for a, c in partials.items()), labels, grouping, time)
+        kept = tuple((c, a) for a, c in partials.items())
+        state = State(name, kind, named, kept, labels, grouping, time, monotone=family.weight is None)
         for column in (*named, *partials.values()):
             if not column.type.is_groupable:
                 raise ViewRefused(
@@ -229,6 +245,17 @@ class _Family:
     groups: State | None = None
     partials: dict[Agg, Column] = field(default_factory=dict)
     values: dict[Agg, tuple[State, int]] = field(default_factory=dict)
+    weight: Column | None = None
+    """How often each row of the pieces counts, if some may be taken back."""
+
+    @property
+    def counted(self) -> Agg:
+        """How many rows there are."""
+        return decompose(Agg(BIGINT, "count", ()), self.weight).partials[0]
+
+    def adds_up(self, agg: Agg) -> bool:
+        """Whether an aggregate is kept in partial columns of the groups."""
+        return is_mergeable(agg, monotone=self.weight is None)
 
     def place(self, key: Expr) -> int:
         return next(i for i, (_, e) in enumerate(self.keys) if e == key)
@@ -253,7 +280,7 @@ class _Family:
         return Project(merged, tuple((Column.fresh(c.name, c.type), c) for c in merged.output[1:]))
 
 
-def _families(root: Node) -> dict[int, _Family]:
+def _families(root: Node, signed: Collection[Ref]) -> dict[int, _Family]:
     """The family of each first grouping, by the grouping's id."""
     by_input: dict[int, list[Aggregate]] = {}
     for node in walk_plan(root):
@@ -267,6 +294,9 @@ def _families(root: Node) -> dict[int, _Family]:
             found.update((id(n), shared) for n in group)
         else:
             found.update((id(n), _Family(_kept(n), [a for _, a in n.aggs])) for n in group)
+        if is_signed(finest.child, signed):
+            for n in group:
+                found[id(n)].weight = Column.fresh(WEIGHT, BIGINT)
     return found
 
 
@@ -290,11 +320,15 @@ class _Piece:
     def filtered(self, condition: Expr) -> _Piece:
         return self if condition == TRUE else replace(self, plan=Filter(self.plan, condition))
 
+    def weighted(self, signed: Collection[Ref], weight: Column) -> _Piece:
+        return replace(self, plan=with_weights(self.plan, signed, weight))
+
     def grouped(self, keys: Sequence[tuple[Column, Expr]], partials: dict[Agg, Column], state: State) -> Node:
         """Partial grouping of the piece's rows, put out in the state's columns."""
         outs = tuple((Column.fresh(s.name, s.type), e) for s, (_, e) in zip(state.keys, keys, strict=True))
         aggs = tuple((Column.fresh(c.name, c.type), a) for a, c in partials.items())
-        return Aggregate(self.plan, outs, aggs)
+        grouped = Aggregate(self.plan, outs, aggs)
+        return grouped if state.monotone else without_zeros(grouped, [c for c, _ in aggs])
 
 
 def pieces_of(lower: Node) -> list[_Piece]:
