@@ -79,9 +79,12 @@ def frame_of_rows(spark: SparkSession, rows: pa.Table, schema: Schema) -> DataFr
     """Arrow rows as a DataFrame with exactly the declared types."""
     if rows.num_rows == 0:
         return spark.createDataFrame([], ddl(schema))
-    # Spark takes an empty batch for the last one.
-    full = pa.Table.from_batches([b for b in rows.to_batches() if b.num_rows], rows.schema)
-    return spark.createDataFrame(full, ddl(schema))
+    return spark.createDataFrame(without_holes(rows), ddl(schema))
+
+
+def without_holes(rows: pa.Table) -> pa.Table:
+    """The rows without empty batches among them: createDataFrame takes the first of those for the end."""
+    return pa.Table.from_batches([b for b in rows.to_batches() if b.num_rows], rows.schema)
 
 
 def frame_of_text(

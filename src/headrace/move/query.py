@@ -19,6 +19,7 @@ import headrace
 from headrace.base.boundary import public
 from headrace.base.parquet_files import spark_frame
 from headrace.engine.failures import from_spark
+from headrace.engine.spark import without_holes
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.move import states, ticket
 from headrace.move.advice import Advice, estimate, rate
@@ -127,7 +128,7 @@ class RunningQuery:
 
         if self._table is None:
             return Result(pa.table({}), message=f"written to {self._to}")
-        return Result(self._table, spark=self._user.createDataFrame)
+        return Result(self._table, spark=lambda rows: self._user.createDataFrame(without_holes(rows)))
 
     @public
     def wait(self, timeout: float | None = None) -> None:

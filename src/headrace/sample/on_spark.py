@@ -35,6 +35,7 @@ from headrace.base.parquet_files import ROW_NUMBER, footer_of, is_plain_read, na
 from headrace.engine.failures import from_spark, restored
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.session import spark_context
+from headrace.engine.spark import without_holes
 from headrace.engine.tasks import Found, from_bytes, guarded, run_each, task_worker, to_bytes
 from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.sample.parquet_rows import Stretch, divided, stretch_of, take_rows
@@ -86,7 +87,7 @@ def reservoir(df: DataFrame, n: int, seed: int | None = None) -> DataFrame:
     rows, _ = drawn(df, n, seed)
     if not rows.num_rows:
         return df.sparkSession.createDataFrame([], df.schema)
-    return df.sparkSession.createDataFrame(rows, df.schema)
+    return df.sparkSession.createDataFrame(without_holes(rows), df.schema)
 
 
 def drawn(df: DataFrame, n: int, seed: int | None = None, *, workers: int | None = None) -> tuple[pa.Table, Messages]:
