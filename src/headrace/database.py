@@ -38,7 +38,6 @@ from headrace.keep.earlier import stored_catalog
 from headrace.keep.family import FAMILIES
 from headrace.keep.keeper import Keeper
 from headrace.plan.nodes import Node
-from headrace.plan.pipelines import SplitPlan
 from headrace.plan.rules import optimize
 from headrace.rings.home import Rings
 from headrace.runtime import Runtime
@@ -337,14 +336,14 @@ class Database:
                 rows = self._loader.copy(self._target(statement.name, statement.position), statement, progress)
                 return self._done(f"{counted(rows, 'row')} copied into {statement.name}{rows.note}")
             case s.Explain():
-                return self._result(explain(self, statement.statement), whole=True)
+                return self._result(explain(self._reader, self._keeper, statement.statement), whole=True)
             case s.Show():
                 return self._result(self._inside.shown(statement.what), whole=True)
             case s.Refresh():
                 return self._done(self._refresh(statement))
             case s.Describe():
                 relation = self.catalog.get(statement.name, position=statement.position)
-                return self._result(describe(self, relation), whole=True)
+                return self._result(describe(self._keeper, relation), whole=True)
 
     def _defined(self, message: str) -> Result:
         assert self._porter is not None
@@ -432,10 +431,6 @@ class Database:
     def plan(self, statement: s.Query | s.Insert) -> Node:
         """The plan of a query, or of the rows an INSERT stores."""
         return self._reader.plan(statement)
-
-    def plan_view(self, statement: s.CreateView) -> tuple[Relation, SplitPlan | None]:
-        """The view a statement would make and how it would be split; nothing is changed."""
-        return FAMILIES["view"].defined(self._keeper, statement, self._runtime.analyzer())
 
     @property
     def runtime(self) -> Runtime:

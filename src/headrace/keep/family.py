@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.catalog import Relation
 from headrace.engine.analyzer import SparkAnalyzer
+from headrace.keep.explaining import unexplained
 from headrace.keep.kept import Kept
 from headrace.store import Snapshot
 
@@ -47,6 +48,10 @@ class Family(ABC):
     @abstractmethod
     def plan_of(self, kept: Any) -> Any:
         """The plan it was compiled from."""
+
+    def explained(self, keeper: Keeper, statement: Any) -> list[str]:
+        """What EXPLAIN says of the statement that would make one; nothing is changed."""
+        raise unexplained()
 
     @contextmanager
     def begun(self, keeper: Keeper, relation: Relation, plan: Any) -> Iterator[Kept]:

@@ -35,6 +35,7 @@ from headrace.table import query
 from headrace.types import Field, Schema
 from headrace.view.compiled import Compiled, statics_of
 from headrace.view.continuous import STATICS, ContinuousView
+from headrace.view.explained import explained
 
 
 @family
@@ -65,6 +66,12 @@ class Views(Family):
         zone = keeper.runtime.settings.time_zone
         compiled = Compiled(plan, statics_of(files), zone, view.owns.__getitem__)
         return ContinuousView(view, compiled)
+
+    def explained(self, keeper: Keeper, statement: CreateView) -> list[str]:
+        view, plan = self.defined(keeper, statement, keeper.runtime.analyzer())
+        if plan is None:
+            return [f"View {view.name}: an ordinary view, computed when it is queried"]
+        return explained(keeper.runtime, view.name, plan)
 
     def plan_of(self, kept: ContinuousView) -> SplitPlan:
         return kept.plan
