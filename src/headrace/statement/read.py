@@ -18,10 +18,9 @@ from headrace.catalog import Catalog, Table
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported
 from headrace.inside.relations import Inside
 from headrace.keep.answers import Others
-from headrace.keep.inlining import inlined
 from headrace.keep.keeper import Keeper
-from headrace.keep.kept import Kept
-from headrace.keep.lookup import Lookup, lookup_of, shape_of
+from headrace.keep.lookup import Lookup
+from headrace.keep.shortcuts import BY_STATE, ByState, ReadOfState, Texts, glanced
 from headrace.plan.nodes import Leaf, Node, is_leaf, streams_in
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.refs import KeptRef, Ref, SystemRef, TableRef
@@ -32,26 +31,14 @@ from headrace.sample.drawing import Drawing, lifted, rows_of
 from headrace.sql import statements as s
 from headrace.sql.binder import Binder
 from headrace.statement.load import target_of
-from headrace.store import NotInMemory, Snapshot
+from headrace.store import Snapshot
 from headrace.stream.ad_hoc import AdHocQuery
 from headrace.table import query
 from headrace.table.files import refresh
 from headrace.types import quote
 
-_KEPT_QUERIES = 256
-"""How many query texts keep their plan."""
 _HASTY_ATTEMPTS = 3
 """How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
-
-
-@dataclass(frozen=True)
-class _ByState:
-    """A query of one kept relation as a plan over its state."""
-
-    kept: Kept
-    over: query.Prepared
-    lookup: Lookup | None
-    """What the plan is, if it asks for one group by its key."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +49,7 @@ class _Planned:
     whole: query.Prepared
     kept: Others
     """The kept relations it reads, and those they read."""
-    by_state: _ByState | None
+    by_state: ByState | None
     """Over the one relation's state instead of its answer, where that is less work."""
     window: SplitPlan | None = None
     """How it is cut, if it reads streams themselves."""
@@ -117,9 +104,7 @@ class QueryReader:
         self._keeper = keeper
         self._answers = keeper.answers
         self._inside = inside
-        self._kept: dict[str, KnownQuery] = {}
-        self._shapes: dict[str, KnownQuery] = {}
-        """Lookups by the shape of their texts."""
+        self._texts = Texts[KnownQuery]()
 
     @property
     def _catalog(self) -> Catalog:
@@ -127,30 +112,23 @@ class QueryReader:
 
     def known(self, text: str) -> KnownQuery | None:
         """The query of this text, if it was asked lately."""
-        return self._kept.get(text)
+        return self._texts.known(text)
 
     def remember(self, text: str, statement: s.Query) -> KnownQuery:
-        if len(self._kept) >= _KEPT_QUERIES:
-            self._kept.clear()
-        self._kept[text] = kept = KnownQuery(statement, text)
-        return kept
+        return self._texts.remember(text, KnownQuery(statement, text))
 
     def looked_up(self, text: str) -> pa.Table | None:
         """The answer of a query whose like was planned before, if it is a lookup in a state in memory."""
-        shape = shape_of(text) if self._shapes else None
-        kept = self._shapes.get(shape[0]) if shape is not None else None
-        planned = kept.under(self._catalog.version) if kept is not None else None
-        by_state = planned.by_state if planned is not None else None
-        if shape is None or planned is None or by_state is None or by_state.lookup is None:
+        like = self._texts.like(text)
+        planned = like[0].under(self._catalog.version) if like is not None else None
+        lookup = planned.lookup if planned is not None else None
+        if like is None or planned is None or lookup is None:
             return None
-        return self._glanced(planned, by_state.kept, by_state.lookup.of(shape[1]))
+        return self._glanced(planned, lookup.of(like[1]))
 
-    def _glanced(self, planned: _Planned, kept: Kept, lookup: Lookup) -> pa.Table | None:
-        """The answer of a lookup, if it takes no snapshot."""
-        with self._runtime.store.glance() as glance, suppress(query.Again, NotInMemory):
-            if self._runtime.writer_version == planned.version:
-                return self._answers.glance(glance, kept, lookup)
-        return None
+    def _glanced(self, planned: _Planned, lookup: Lookup) -> pa.Table | None:
+        assert planned.by_state is not None
+        return glanced(self._runtime, self._answers, planned.version, planned.by_state.kept, lookup)
 
     def plan(self, statement: s.Query | s.Insert) -> Node:
         """The plan of a query, or of the rows an INSERT stores, checked for what cannot be asked yet."""
@@ -173,8 +151,8 @@ class QueryReader:
     def stored(self, kept: KnownQuery) -> pa.Table:
         """The rows of a query that :meth:`ad_hoc` says reads no stream."""
         planned = kept.under(self._catalog.version)
-        if planned is not None and planned.by_state is not None and planned.by_state.lookup is not None:
-            found = self._glanced(planned, planned.by_state.kept, planned.by_state.lookup)
+        if planned is not None and planned.lookup is not None:
+            found = self._glanced(planned, planned.lookup)
             if found is not None:
                 return found
         return self._rows_at(kept)[1]
@@ -254,11 +232,8 @@ class QueryReader:
 
     def _plan_anew(self, version: int, kept: KnownQuery) -> _Planned:
         planned = kept.keep(self._planned(version, kept.statement))
-        shape = shape_of(kept.text) if planned.lookup is not None else None
-        if shape is not None and planned.lookup is not None and planned.lookup.asks_for(shape[1]):
-            if len(self._shapes) >= _KEPT_QUERIES:
-                self._shapes.clear()
-            self._shapes[shape[0]] = kept
+        if planned.lookup is not None:
+            self._texts.is_lookup(kept, planned.lookup)
         return planned
 
     def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
@@ -268,12 +243,7 @@ class QueryReader:
             self._refuse_beside_stream(whole, drawings)
             return _Planned(version, whole, {}, None, split_window(whole.plan))
         kept = self._kept_of((whole, *(d.child for d in drawings)))
-        by_state = None
-        if (found := inlined(whole.plan, kept)) is not None:
-            one, over = found
-            lookup = lookup_of(over, {state.name: state.folds for state in one.states if state.folds is not None})
-            by_state = _ByState(one, query.Prepared(self._runtime, over), lookup)
-        return _Planned(version, whole, kept, by_state, drawings=drawings)
+        return _Planned(version, whole, kept, ByState.of(self._runtime, whole.plan, kept), drawings=drawings)
 
     def _kept_of(self, parts: Sequence[query.Prepared]) -> Others:
         return self._keeper.with_below(scan.relation for part in parts for scan in part.scans if is_leaf(scan, KeptRef))
@@ -304,15 +274,11 @@ class QueryReader:
         patient: bool,
         states: Mapping[Ref, pa.Table] | None = None,
     ) -> pa.Table:
-        by_state = planned.by_state
-        if by_state is not None and by_state.lookup is not None:
-            rows = self._answers.find(snapshot, by_state.kept, by_state.lookup, patient=patient)
-            if rows is not None:
-                return rows
-        if by_state is not None and not self._answers.is_fresh(snapshot, by_state.kept, planned.kept):
-            with self._answers.lock(by_state.kept.name):
-                leaves = self._answers.states(snapshot, by_state.kept, patient=patient)
-                return query.run(self._runtime, snapshot, by_state.over, leaves)
+        if planned.by_state is not None:
+            read = ReadOfState(self._runtime, self._answers, snapshot, planned.by_state, planned.kept, patient)
+            for shortcut in BY_STATE:
+                if (rows := shortcut(read)) is not None:
+                    return rows
         arrow: dict[Ref, pa.Table] = dict(states or {})
         for drawing in planned.drawings:
             self._read_leaves(snapshot, planned, drawing.child, arrow, patient)
