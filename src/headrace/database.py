@@ -355,11 +355,12 @@ class Database:
 
     def _drop(self, statement: s.Drop) -> str:
         assert self._porter is not None
-        if isinstance(self.catalog.find(statement.name), Stream):
+        found = self.catalog.find(statement.name)
+        if found is not None and found.is_stream:
             self._porter.drain()
         with self._runtime.tables_lock:
             dropped = self.catalog.find(statement.name)
-            if not isinstance(dropped, Stream):
+            if dropped is None or not dropped.is_stream:
                 return self._definer.drop(statement)
             self._attachments.require_idle(dropped.name, statement.position)
             self._porter.require_idle(dropped.name, statement.position)

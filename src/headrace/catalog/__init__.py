@@ -101,6 +101,11 @@ class Catalog:
         """The relation of that number, whatever it is called now."""
         return self.numbers.get(number)
 
+    def table_at(self, number: int) -> Table | None:
+        """The table of that number, if it is one."""
+        found = self.numbers.get(number)
+        return found if isinstance(found, Table) else None
+
     def as_read_by(self, relation: Relation) -> Catalog:
         """The catalog as a relation's definition knows it: names mean what they meant when it was made."""
         found = [(read, self.numbers[read.number]) for read in relation.read if read.number in self.numbers]

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 FEW = 2_048
 """State rows a lookup looks through rather than have them folded in."""
 
-Others = Mapping[str, Kept]
-"""Kept relations by their names in lower case, as of one catalog version: those asked for, and those below them."""
+Others = Mapping[int, Kept]
+"""Kept relations by their numbers, as of one catalog version: those asked for, and those below them."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Answers:
     def finished(self, snapshot: Snapshot, kept: Kept, plan: Node, others: Others, patient: bool) -> pa.Table:
         """The rows of a relation's own plan over its states, tables and what is below it."""
         below: dict[Ref, pa.Table] = {
-            ref: self.rows(snapshot, others[ref.name.lower()], others, patient=patient) for ref in kept.below
+            ref: self.rows(snapshot, others[ref.number], others, patient=patient) for ref in kept.below
         }
         if self._prepared.get(kept.name, (None,))[0] is not kept:
             self._prepared[kept.name] = (kept, query.Prepared(self._runtime, plan))
@@ -194,7 +194,7 @@ class Answers:
     def _changed(self, snapshot: Snapshot, kept: Kept, others: Others) -> int:
         own = [state.home.last_change(snapshot, state.ref) for state in kept.states]
         beside = [snapshot.last_change(table.number) for table in kept.tables]
-        below = [self._changed(snapshot, others[ref.name.lower()], others) for ref in kept.below]
+        below = [self._changed(snapshot, others[ref.number], others) for ref in kept.below]
         return max([*own, *beside, *below])
 
     # States as they lie in the store

@@ -16,13 +16,13 @@ from headrace.plan.refs import KeptRef, StateRef
 from headrace.plan.rules import optimize
 
 
-def inlined(plan: Node, kept: Mapping[str, Kept]) -> tuple[Kept, Node] | None:
+def inlined(plan: Node, kept: Mapping[int, Kept]) -> tuple[Kept, Node] | None:
     """The one kept relation a plan filters and the plan over its state, if it can be had."""
     scans = leaves(plan, KeptRef)
     if len(scans) != 1 or not any(isinstance(n, Filter) and n.child is scans[0] for n in walk_plan(plan)):
         return None
     scan = scans[0]
-    found = kept[scan.relation.lower()]
+    found = kept[scan.number]
     if found.upper is None or not _by_group(found.upper):
         return None
     columns = dict(zip((f.name for f in found.relation.columns), found.upper.output, strict=True))

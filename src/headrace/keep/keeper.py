@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,20 @@ class Keeper:
             raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"{name} is kept no more", hint="ask again")
         return kept
 
-    def with_below(self, names: Iterable[str]) -> Others:
-        """The kept relations of these names, and all that they read at each evaluation."""
-        found: dict[str, Kept] = {}
-        wanted = list(names)
+    def with_below(self, numbers: Iterable[int]) -> Others:
+        """The kept relations of these numbers, and all that they read at each evaluation."""
+        found: dict[int, Kept] = {}
+        wanted = list(numbers)
         while wanted:
-            name = wanted.pop().lower()
-            if name not in found:
-                found[name] = self.get(name)
-                wanted += [ref.name for ref in found[name].below]
+            number = wanted.pop()
+            if number not in found:
+                found[number] = self._at(number)
+                wanted += [ref.number for ref in found[number].below]
+        return found
+
+    def _at(self, number: int) -> Kept:
+        relation = self.runtime.catalog.at(number)
+        found: Kept = self.get(relation.name if relation is not None else f"relation {number}")
         return found
 
     def owner(self, state: int) -> Kept | None:
@@ -164,10 +169,10 @@ class Keeper:
 
     # Queries
 
-    def rows(self, snapshot: Snapshot, name: str, others: Others | None = None, *, patient: bool = True) -> pa.Table:
+    def rows(self, snapshot: Snapshot, name: str, *, patient: bool = True) -> pa.Table:
         """All rows of a kept relation as of a snapshot."""
-        known: Mapping[str, Kept] = others if others is not None else self.with_below([name])
-        return self.answers.rows(snapshot, known[name.lower()], known, patient=patient)
+        known = self.with_below([self.get(name).relation.number])
+        return self.answers.rows(snapshot, self.get(name), known, patient=patient)
 
 
 def _fills(tx: Transaction, home: Home, state: int, rows: Sequence[pa.Table]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from headrace.catalog import Note, Relation
+from headrace.catalog import Note, Relation, Stream
 from headrace.engine.stage import Stage
 from headrace.engine.work import Static
 from headrace.keep.home import IN_FILE, Home
@@ -79,7 +79,7 @@ class Kept(ABC):
         return {state.name: state for state in self.states}
 
     @abstractmethod
-    def stages(self, stream: str) -> Sequence[Stage]:
+    def stages(self, stream: Stream) -> Sequence[Stage]:
         """What an insert into the stream runs."""
 
     @abstractmethod

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from headrace.catalog import Table
 from headrace.engine.plan_sql import quote_native
-from headrace.plan.nodes import is_leaf
 from headrace.plan.refs import Ref, TableRef
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
@@ -49,14 +48,14 @@ class TableRows:
 
     def of(self, snapshot: Snapshot, prepared: Prepared, room: int) -> dict[Ref, pa.Table]:
         """The rows of those tables of a plan that are held; ``room`` bytes more may be."""
-        wanted: dict[Ref, set[str]] = {}
+        wanted: dict[TableRef, set[str]] = {}
         for scan in prepared.scans:
-            if is_leaf(scan, TableRef):
+            if isinstance(scan.ref, TableRef):
                 wanted.setdefault(scan.ref, set()).update(scan.fields)
         found: dict[Ref, pa.Table] = {}
         for key, fields in wanted.items():
-            table = self._runtime.catalog.find(key.name)
-            if isinstance(table, Table) and table.files is None and fields:
+            table = self._runtime.catalog.table_at(key.number)
+            if table is not None and table.files is None and fields:
                 rows = self._rows(snapshot, table, fields, room)
                 if rows is not None:
                     found[key] = rows

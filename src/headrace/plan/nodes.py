@@ -25,7 +25,7 @@ from typing import Literal as Choice
 from typing import TypeGuard
 
 from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
-from headrace.plan.refs import KeptRef, Ref, StreamRef, TableRef
+from headrace.plan.refs import KeptRef, Ref, RelationRef, StreamRef, TableRef
 from headrace.types import BOOLEAN, INT, Schema
 
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
@@ -122,6 +122,11 @@ class Leaf(Node):
     @property
     def relation(self) -> str:
         return self.ref.name
+
+    @property
+    def number(self) -> int:
+        """The number of the relation it reads; 0 if that is none of the catalog."""
+        return self.ref.number if isinstance(self.ref, RelationRef) else 0
 
     @property
     def kind(self) -> str:

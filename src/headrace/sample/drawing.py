@@ -81,7 +81,8 @@ def _of_table(
     runtime: Runtime, snapshot: Snapshot, scan: tuple[Leaf, list[str]], size: int, rng: np.random.Generator
 ) -> pa.Table | None:
     """Rows of a table by their numbers; None where their number is not known without reading them."""
-    table: Table = runtime.catalog.get(scan[0].relation, Table)
+    table = runtime.catalog.table_at(scan[0].number)
+    assert table is not None
     fields = scan[1]
     items = ", ".join(map(quote_native, fields))
     if table.files is not None:

@@ -121,10 +121,10 @@ class KeptSample(Kept):
 
     # Inserts
 
-    def stages(self, stream: str) -> Sequence[Sampling]:
+    def stages(self, stream: Stream) -> Sequence[Sampling]:
         """What the next insert does for it. With a seed, inserts one after the other draw the same each time."""
         sample = self.relation
-        if stream.lower() != sample.of.lower():
+        if stream.number != sample.read[0].number:
             return ()
         self._look()
         start = (self._entropy,) if sample.seed is None else (natural_seed(sample.seed), self._since)

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from headrace.base.parquet_files import write_parquet
 from headrace.base.private import has_shape, inside, make_folder, open_file, parse_json, read_bytes, read_json
-from headrace.catalog import Relation, Stream, file_name, from_json, to_json
+from headrace.catalog import Relation, file_name, from_json, to_json
 from headrace.engine.failures import packed, restored
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, StoreError
 from headrace.store.directory import SCRATCH, remove
@@ -148,7 +148,7 @@ def definition(database: Path, name: str) -> KnownRelation:
 def readable(database: Path, name: str) -> KnownRelation:
     """The relation of that name, which must have rows."""
     found = definition(database, name)
-    if isinstance(found.relation, Stream):
+    if found.relation.is_stream:
         raise CatalogError(
             "WRONG_COMMAND_FOR_OBJECT_TYPE",
             f"{found.relation.name} is a stream and keeps no rows",

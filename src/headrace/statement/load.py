@@ -98,7 +98,7 @@ def target_of(catalog: Catalog, name: str, position: Position | None = None) -> 
 
 
 def _stages(fed: Iterable[Kept], stream: Stream) -> list[Stage]:
-    return [stage for kept in fed for stage in kept.stages(stream.name)]
+    return [stage for kept in fed for stage in kept.stages(stream)]
 
 
 class Loader:

@@ -23,7 +23,7 @@ from headrace.keep.lookup import Lookup
 from headrace.keep.shortcuts import BY_STATE, ByState, ReadOfState, Texts, glanced
 from headrace.plan.nodes import Leaf, Node, is_leaf, streams_in
 from headrace.plan.pipelines import SplitPlan
-from headrace.plan.refs import KeptRef, Ref, SystemRef, TableRef
+from headrace.plan.refs import KeptRef, Ref, SystemRef
 from headrace.plan.rules import optimize
 from headrace.plan.window import split_window
 from headrace.runtime import Runtime
@@ -246,7 +246,7 @@ class QueryReader:
         return _Planned(version, whole, kept, ByState.of(self._runtime, whole.plan, kept), drawings=drawings)
 
     def _kept_of(self, parts: Sequence[query.Prepared]) -> Others:
-        return self._keeper.with_below(scan.relation for part in parts for scan in part.scans if is_leaf(scan, KeptRef))
+        return self._keeper.with_below(scan.number for part in parts for scan in part.scans if is_leaf(scan, KeptRef))
 
     def _refuse_beside_stream(self, whole: query.Prepared, drawings: Sequence[Drawing]) -> None:
         """A query of a stream itself runs while rows come: what it draws would be of no one time."""
@@ -256,15 +256,15 @@ class QueryReader:
                 hint="keep a sample of the stream, CREATE SAMPLE s OF stream SIZE n, and query that",
             )
         for scan in whole.scans:
-            if (relation := self._catalog.find(scan.relation)) is not None:
+            if (relation := self._catalog.at(scan.number)) is not None:
                 relation.refuse_beside_stream()
 
     def _file_tables(self, planned: _Planned) -> list[Table]:
         """The tables over files a query reads, by itself or through what is kept."""
-        names = {scan.relation for part in planned.parts for scan in part.scans if is_leaf(scan, TableRef)}
-        names.update(table.name for kept in planned.kept.values() for table in kept.tables)
-        found = [self._catalog.find(name) for name in sorted(names)]
-        return [t for t in found if isinstance(t, Table) and t.files is not None]
+        numbers = {scan.number for part in planned.parts for scan in part.scans}
+        numbers.update(table.number for kept in planned.kept.values() for table in kept.tables)
+        found = map(self._catalog.table_at, sorted(numbers))
+        return [t for t in found if t is not None and t.files is not None]
 
     def _run_over(
         self,
@@ -302,5 +302,5 @@ class QueryReader:
             if isinstance(scan.ref, SystemRef):
                 arrow[scan.ref] = self._inside.rows(snapshot, scan.ref, planned.fields(scan))
             if isinstance(scan.ref, KeptRef):
-                kept = planned.kept[scan.relation.lower()]
+                kept = planned.kept[scan.number]
                 arrow[scan.ref] = self._answers.rows(snapshot, kept, planned.kept, patient=patient)

@@ -26,9 +26,9 @@ from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
 from headrace.engine.spark import run_plan
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.plan.exprs import Column
-from headrace.plan.nodes import Leaf, Node, Project, is_leaf
+from headrace.plan.nodes import Leaf, Node, Project
 from headrace.plan.nodes import leaves as leaves_of
-from headrace.plan.refs import Ref, TableRef
+from headrace.plan.refs import Ref
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.table import rows as tables
@@ -136,8 +136,8 @@ def _opened(runtime: Runtime, prepared: Prepared) -> dict[Ref, OpenedFiles]:
     """The tables over files among the leaves, each read once however often the plan names it."""
     found: dict[Ref, OpenedFiles] = {}
     for scan in prepared.scans:
-        table = runtime.catalog.find(scan.relation) if is_leaf(scan, TableRef) else None
-        if isinstance(table, Table) and table.files is not None and scan.ref not in found:
+        table = runtime.catalog.table_at(scan.number)
+        if table is not None and table.files is not None and scan.ref not in found:
             fields = {f for s in prepared.scans if s.ref == scan.ref for f in s.fields}
             found[scan.ref] = open_files(runtime, table, fields)
     return found
@@ -178,7 +178,7 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
         elif key in leaves.sql:
             sources[key] = f"({leaves.sql[key]})"
         else:
-            sources[key] = tables.source(snapshot, runtime.catalog.get(scan.relation, Table))
+            sources[key] = tables.source(snapshot, _table(runtime, scan))
     try:
         rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()}, **leaves.named)
     except duckdb.Error as error:
@@ -220,6 +220,11 @@ def _merging(work: Callable[[], T]) -> T:
         raise failure from None
 
 
+def _table(runtime: Runtime, scan: Leaf) -> Table:
+    """The table a leaf reads, under whatever name it goes now."""
+    return runtime.catalog.table_at(scan.number) or runtime.catalog.get(scan.relation, Table)
+
+
 def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves) -> pa.Table:
     key = scan.ref
     if key in leaves.arrow:
@@ -228,7 +233,7 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves)
         return leaves.live[key]
     if key in leaves.sql:
         return _merging(lambda: snapshot.query(leaves.sql[key], **leaves.named))
-    table: Table = runtime.catalog.get(scan.relation, Table)
+    table = _table(runtime, scan)
     names = ", ".join(quote_native(c.name) for c in table.columns)
     return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table)}")
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.base.parquet_files import footer_of
 from headrace.base.wording import counted
-from headrace.catalog import Note, View
+from headrace.catalog import Note, Stream, View
 from headrace.keep.answers import Evaluation
 from headrace.keep.kept import Kept
 from headrace.plan.nodes import Node, leaves, tables_in
@@ -44,6 +44,7 @@ class ContinuousView(Kept):
         self.tables = _refs(compiled.plan.upper, TableRef)
         self.below = _refs(compiled.plan.upper, KeptRef)
         self.upper = compiled.plan.upper
+        self._streams = {leaf.number: leaf.relation.lower() for p in compiled.plan.streams for leaf in leaves(p.plan)}
         self.first = first or {}
         """State rows it is founded with, by state: a UNION ALL branch that reads only tables adds to them once."""
         self.clocks: dict[str, retention.Clock] = {}
@@ -62,8 +63,8 @@ class ContinuousView(Kept):
         """Tables joined below the first grouping: read once, when the view was made (000 §4.2.7)."""
         return tuple(sorted({t for s in self.plan.statics for t in tables_in(s.plan)}))
 
-    def stages(self, stream: str) -> Sequence[InsertPipeline]:
-        return self.pipelines.get(stream.lower(), ())
+    def stages(self, stream: Stream) -> Sequence[InsertPipeline]:
+        return self.pipelines.get(self._streams.get(stream.number, ""), ())
 
     def evaluate(self, given: Evaluation) -> pa.Table:
         return given.finished(self.plan.upper)
