@@ -24,6 +24,7 @@ from headrace.engine.spark import frame_of_rows, run_plan
 from headrace.engine.work import Work
 from headrace.keep.resident import Resident
 from headrace.plan.aggregates import moments_of
+from headrace.plan.nodes import leaves
 from headrace.types import BIGINT, DOUBLE, Field, arrow_schema
 from headrace.view.sharing import group
 from profiles import examples
@@ -62,7 +63,9 @@ class Engines:
 
     def by_spark(self, spark: Any, rows: Rows) -> pa.Table:
         frame = frame_of_rows(spark, batch(rows), SCHEMA)
-        return run_plan(spark, self._pipeline.plan, {("stream", "s"): frame}, primitive=True)
+        return run_plan(
+            spark, self._pipeline.plan, {leaf.ref: frame for leaf in leaves(self._pipeline.plan)}, primitive=True
+        )
 
     def merged(self, tables: Sequence[pa.Table]) -> pa.Table:
         """By the store's own SQL."""

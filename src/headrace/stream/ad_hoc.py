@@ -370,7 +370,8 @@ class AdHocQuery:
             if self._runtime.settings.engine == "tasks":
                 self._runtime.worker.write(build)
         places = {state.name: place for place, state in enumerate(self._plan.states)}
-        return Compiled(self._plan, self._statics, self._runtime.settings.time_zone, places.__getitem__)
+        zone = self._runtime.settings.time_zone
+        return Compiled(self._plan, self._statics, zone, places.__getitem__, "the query")
 
     def _let_go(self) -> None:
         for scan in self._scans:

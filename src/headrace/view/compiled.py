@@ -36,6 +36,8 @@ class Compiled:
     zone: str
     ref: Callable[[str], int]
     """The reference to a state, given its name in the plan."""
+    whose: str
+    """What the plan is of, for people."""
 
     @cached_property
     def states(self) -> Mapping[str, KeptState]:
@@ -79,12 +81,12 @@ class Compiled:
         try:
             wide = native_plan(pipeline.plan, source, zone=self.zone)
         except NotNative as refusal:
-            return InsertPipeline(state.ref, pipeline.plan, columns, builds, None, refusal.reason)
+            return InsertPipeline(state.ref, pipeline.plan, columns, builds, None, refusal.reason, self.whose)
         narrow = native_plan(pipeline.plan, source, zone=self.zone, narrow=True)
         native = NativePipeline(
             state.ref, wide, narrow if narrow != wide else None, state.merge(PARTIALS), state.schema
         )
-        return InsertPipeline(state.ref, pipeline.plan, columns, builds, native, None)
+        return InsertPipeline(state.ref, pipeline.plan, columns, builds, native, None, self.whose)
 
 
 def _stream_columns(plan: Node) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class Views(Family):
     def _compiled(self, keeper: Keeper, view: Relation, plan: SplitPlan, files: Mapping[str, Path]) -> ContinuousView:
         assert isinstance(view, View)
         zone = keeper.runtime.settings.time_zone
-        compiled = Compiled(plan, statics_of(files), zone, view.owns.__getitem__)
+        compiled = Compiled(plan, statics_of(files), zone, view.owns.__getitem__, f"view {view.name}")
         return ContinuousView(view, compiled)
 
     def explained(self, keeper: Keeper, statement: CreateView) -> list[str]:

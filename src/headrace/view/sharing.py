@@ -120,6 +120,8 @@ class InsertPipeline(Stage):
     """The build sides it probes, by their names in the plan."""
     native: NativePipeline | None
     reason: str | None
+    whose: str
+    """What keeps its rows, for people."""
 
     @property
     def together(self) -> Callable[[Stream, Sequence[Any], str], Fragment]:
@@ -143,7 +145,7 @@ class InsertPipeline(Stage):
         except ExecutionError as error:
             if error.condition != INVALID:
                 raise
-            told = "the text that a view would keep of these rows is not UTF-8"
+            told = f"the text that {self.whose} would keep of these rows is not UTF-8"
             raise DataError(INVALID, told, hint=HINT) from None
 
 
