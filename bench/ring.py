@@ -26,8 +26,6 @@ from bench.measure import Note, Outcome, Refused, Timing, check_equal
 from bench.peers.flink import Flink
 from bench.tpch import LINEITEM, Data, ddl
 from headrace.database import Database
-from headrace.rings import Ring
-from headrace.rings.ring import Terms
 from headrace.types import Field, from_spark
 
 if TYPE_CHECKING:
@@ -147,6 +145,9 @@ def run(spark: SparkSession, python: Path | None, data: Data, runs: int, note: N
 
 def arrow_ingest(file: Path, note: Note) -> float:
     """Tuples of all 16 columns put into a ring by one thread, a second of its processor."""
+    from headrace.rings import Ring  # here, for the rest runs over any version of Headrace
+    from headrace.rings.ring import Terms
+
     fields = tuple(Field(name, from_spark(type.lower())) for name, type in LINEITEM.items())
     types = {f.name: f.type.arrow for f in fields}
     reader = pa.csv.open_csv(
