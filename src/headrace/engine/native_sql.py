@@ -1,6 +1,6 @@
 """Typed expressions as DuckDB SQL whose values, types and errors are Spark's.
 
-Spark SQL is the meaning (docs/architecture.md, *Engines*), so nothing here trusts that the
+Spark SQL is the meaning (docs/architecture.md, *Seven principles*), so nothing here trusts that the
 same spelling means the same thing. Each claimed function has a native form in
 :mod:`~headrace.engine.native_functions`, decimals in
 :mod:`~headrace.engine.native_decimals`, casts in

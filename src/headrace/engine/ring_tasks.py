@@ -2,7 +2,7 @@
 
 Spark plans partitions up front, so a task's partition is a *share* of a reader, not a range: the tasks of a query share
 one position. Each runs the native fragment over what it picks and returns merged state rows. On the owner's host a task
-maps the ring; elsewhere it asks the owner (``ring/flight.py``).
+maps the ring; elsewhere it asks the owner (``rings/flight.py``).
 
 What was picked cannot be picked again. A task that runs a second time fails the query by name, and rows that a native
 pipeline cannot treat as Spark does are handed back to the caller instead of being lost.

@@ -1,7 +1,7 @@
 """Headrace and Structured Streaming: rows from Spark in, views to Spark out, each once (docs/spark.md).
 
 * ``attach.py``: a streaming DataFrame feeds a stream from the process that has the database open.
-* ``sink.py``, ``inbox.py``: any Spark application feeds a stream, through files.
+* ``sink.py``, ``stream/inbox.py``: any Spark application feeds a stream, through files.
 * ``source.py``, ``published.py``, ``changes.py``: any Spark application reads rows and changes, from files.
 * ``porter.py``: the owner's side of both.
 """

@@ -1,7 +1,7 @@
 """The store: one directory, one writing process, whole epochs.
 
 Everything that must change together (rows, state, catalog, source sequences, the manifest of files)
-changes in one commit. docs/architecture.md, *State, epochs, durability*.
+changes in one commit. docs/architecture.md, *Epochs and durability*.
 """
 
 from __future__ import annotations

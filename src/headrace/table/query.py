@@ -1,7 +1,7 @@
 """Running a query over one snapshot: natively where that is exact, else by Spark SQL.
 
 All leaves of a query are read in one snapshot, so an answer never mixes epochs.
-A continuous view is a leaf too: it is brought up to date first (``view/``), and
+A continuous view is a leaf too: it is brought up to date first (``keep/``), and
 its rows stand in for it, the same rows however often the query names it.
 """
 

@@ -80,7 +80,9 @@ class ContinuousView(Kept):
                 tx.add_segment(relation, file, footer_of(file).num_rows)
         first = dict(self.first)
         admission = self.admit(tx, first)
-        tx.append_batches(first)
+        for state in self.states:
+            if state.ref in first:
+                state.home.append(tx, {state.ref: first[state.ref]})
         if admission is not None:
             admission.settle(tx)
 

@@ -8,7 +8,7 @@ that several views ask for are computed once. Where the joins are the same and t
 keys are not, the rows are joined once, and every grouping reads those.
 
 Build sides are the same if they are one file, and files of the same rows are
-(``statement/define.py``). A build side always is the right side of a join, so each row of
+(``view/making.py``). A build side always is the right side of a join, so each row of
 the stream goes through the joins by itself, and a filter on it may stand before or after.
 
 Small batches of plain groupings take another way: compiled loops (``engine/grouping.py``), for which one
