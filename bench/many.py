@@ -102,13 +102,35 @@ def run(path: Path, number: int, streams: int, *, tell: bool = False) -> Many:
     )
 
 
+def page(found: Many) -> str:
+    """The figures, beside the bars they are held to."""
+    return f"""# Many views
+
+`python -m bench.many`: {found.views:,} views on {found.streams} streams, each made by a durable statement of its
+own, in one run.
+
+| What | Measured | Bar |
+|---|---|---|
+| a definition, median of the first hundred | {1000 * found.first:.1f} ms | |
+| a definition, median of the last hundred | {1000 * found.last:.1f} ms | |
+| last hundred / first hundred | {found.growth:.2f} | 1.3 |
+| opening the database, up to the answer of a first query | {found.opened:.1f} s | 10 s |
+| an insert of 1,000 rows that one view reads | {1000 * found.insert_one:.1f} ms | |
+| the same rows where {found.views // found.streams} views read them | {1000 * found.insert_many:.1f} ms | |
+| many / one | {found.fan_out:.1f} | 25 |
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, help="where the page goes")
     parser.add_argument("--views", type=int, default=10_000)
     parser.add_argument("--streams", type=int, default=50)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-many-") as folder:
         found = run(Path(folder) / "many.hr", given.views, given.streams, tell=True)
+    if given.output is not None:
+        (given.output / "many.md").write_text(page(found), encoding="utf-8")
     print(json.dumps({**asdict(found), "growth": found.growth, "fan_out": found.fan_out}, indent=1))
 
 
