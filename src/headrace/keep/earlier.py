@@ -19,7 +19,7 @@ def stored_catalog(store: Store) -> Catalog:
         found = [from_json(d.name, d.kind, d.body) for d in snapshot.definitions()]
         if all(relation.number for relation in found):
             return Catalog().with_relation(*found)
-        stored, counts = set(snapshot.relations()), snapshot.counts()
+        stored = set(snapshot.relations())
     catalog = Catalog()
     renamed: dict[str, int] = {}
     counted: dict[str, int] = {}
@@ -37,10 +37,7 @@ def stored_catalog(store: Store) -> Catalog:
     def work(tx: Transaction) -> None:
         for name, ref in renamed.items():
             tx.rename(name, ref)
-        for name, number in counted.items():
-            if rows := counts.get(name):
-                tx.count(number, rows)
-                tx.forget_count(name)
+        tx.respell({**counted, **renamed})
         for relation in catalog.relations.values():
             tx.redefine(relation.name, to_json(relation))
 

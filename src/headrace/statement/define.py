@@ -169,7 +169,8 @@ class Definer:
         if plan is None:
             self._define(relation, lambda tx: None, at=statement.position)
             return f"{relation.kind} {relation.name} created"
-        relation = self._holding(relation, family.holds(plan))
+        owns = {role: self._runtime.store.new_number() for role in family.holds(plan)}
+        relation = replace(relation, owns=owns)
         with family.begun(self._keeper, relation, plan) as kept:
             self._define(relation, kept.found, partial(self._keeper.enter, kept), at=statement.position)
         return family.created(kept)
@@ -179,10 +180,6 @@ class Definer:
         reads = (self._runtime.catalog.get(name) for name in relation.reads)
         return numbered(relation, self._runtime.store.new_number(), reads)
 
-    def _holding(self, relation: Relation, roles: Sequence[str]) -> Relation:
-        """The relation with new references to what the store will hold for it."""
-        return replace(relation, owns={role: self._runtime.store.new_number() for role in roles})
-
     def restart(self, name: str) -> str:
         """Begin a kept relation again, in one commit: its tables are read anew and its states emptied.
 
@@ -191,15 +188,13 @@ class Definer:
         """
         with self._runtime.tables_lock:
             old: Kept = self._keeper.get(name)
-            family, plan = self._keeper.family(old.relation), self._keeper.family(old.relation).plan_of(old)
-            relation = self._holding(old.relation, family.holds(plan))
-            with family.begun(self._keeper, relation, plan) as new:
+            relation, family = old.relation, self._keeper.family(old.relation)
+            with family.begun(self._keeper, relation, family.plan_of(old)) as new:
 
                 def work(tx: Transaction) -> None:
-                    for ref in old.relation.owns.values():
+                    for ref in relation.owns.values():
                         tx.drop_relation(ref)
                     tx.forget_count(relation.number)
-                    tx.redefine(relation.name, to_json(relation))
                     new.found(tx)
 
                 newer = self._runtime.catalog.with_relation(relation)

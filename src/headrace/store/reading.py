@@ -164,7 +164,10 @@ class Reading:
         if recent is not None:
             fitting = [rows if rows.schema.equals(schema) else rows.cast(schema) for rows in recent]
             return fitting[0] if len(fitting) == 1 else pa.concat_tables([schema.empty_table(), *fitting])
-        found = self._fetch(f"SELECT batch FROM book.appended WHERE relation = {literal(key)} AND epoch > {since}")
+        # In their order: doubles add up to other last digits in another one.
+        found = self._fetch(
+            f"SELECT batch FROM book.appended WHERE relation = {literal(key)} AND epoch > {since} ORDER BY epoch"
+        )
         return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(b), schema) for (b,) in found], schema)
 
     def _recent(self, key: str, since: int) -> list[pa.Table] | None:

@@ -7,6 +7,7 @@ if the work raises, the database, the catalog and the ledger are as they were.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow as pa
 from headrace.errors import CatalogError, StoreError
 from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
-from headrace.store.ledger import CATALOG, Ledger, filling_of, rewrite_of
+from headrace.store.ledger import CATALOG, MARKS, Ledger, filling_of, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, Stored, key_of, no_relation
 
 BATCH_ROWS = 16_384
@@ -210,6 +211,34 @@ class Transaction(Reading):
         self.schemas[other] = self.schemas.pop(key)
         self.changed |= {key, other, filling_of(other)}
         self._renew(key)
+
+    def respell(self, names: Mapping[str, Stored]) -> None:
+        """Have the epochs so far speak of relations and counts by other references."""
+        keys = {key_of(name): key_of(new) for name, new in names.items()}
+
+        def spelled(key: str) -> str:
+            mark = re.match(MARKS, key)
+            return f"{mark[0]}{keys.get(key[mark.end() :], key[mark.end() :])}" if mark else keys.get(key, key)
+
+        found = self._fetch("SELECT epoch, changed, counted FROM book.epochs")
+        history = pa.table(
+            {
+                "epoch": pa.array([epoch for epoch, *_ in found], pa.int64()),
+                "changed": [json.dumps([spelled(key) for key in json.loads(changed)]) for _, changed, _ in found],
+                "counted": [
+                    json.dumps([{**entry, "what": spelled(entry["what"])} for entry in json.loads(counted)])
+                    for *_, counted in found
+                ],
+            }
+        )
+        with writing(self._segments.parent):
+            self.cursor.execute(
+                "UPDATE book.epochs SET changed = history.changed, counted = history.counted FROM history "
+                "WHERE book.epochs.epoch = history.epoch"
+            )
+            for name, new in keys.items():
+                self.cursor.execute(f"UPDATE book.counts SET what = {literal(new)} WHERE what = {literal(name)}")
+        del history  # found by DuckDB in this frame
 
     def drop_relation(self, relation: Stored) -> None:
         """Remove a stored relation with its rows and segments."""
