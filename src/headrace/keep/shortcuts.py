@@ -19,8 +19,7 @@ On the general way:
 8. *lies merged*: a state filled by one bulk load is read where it lies (``answers.py:Answers.lies_merged``).
 9. *held tables*: rows of a table joined above the grouping stay in memory while it does not change (``table_rows.py``).
 
-What each is worth ``python -m bench.shortcuts`` measures, which switches them off one by one; the figures stand in
-docs/benchmarks/shortcuts.md.
+What each is worth ``python -m bench.shortcuts`` measures, which switches them off one by one.
 """
 
 from __future__ import annotations
