@@ -170,3 +170,20 @@ def test_a_lookup_takes_a_snapshot_only_for_what_is_not_in_memory(monkeypatch: p
         with pytest.raises(headrace.HeadraceError, match=r"OVERFLOW|OUT_OF_RANGE"):
             db.sql("SELECT n, t FROM v WHERE a = 1").rows()
         assert len(opened) == 1, "only the error took a query"
+
+
+def test_a_state_that_is_not_in_memory_finds_a_group_where_it_lies() -> None:
+    """The highest of text is merged by the store; a group that overflows fails who asks for it, and nobody else."""
+    with headrace.connect(engine="native") as db:
+        db.sql("CREATE STREAM s (k STRING, d DECIMAL(38,0), t STRING)")
+        db.sql("CREATE VIEW v AS SELECT k, sum(d) AS d, max(t) AS t, count(*) AS n FROM s GROUP BY k")
+        db.insert("s", [("x", 1, "b"), ("y", 2, "c"), (None, 3, "z")])
+        db.insert("s", [("x", 4, "d")])
+        assert db.sql("SELECT * FROM v WHERE k = 'x'").rows() == [("x", 5, "d", 2)]
+        assert db.sql("SELECT n, t FROM v WHERE k = 'y'").rows() == [(1, "c")]
+        assert db.sql("SELECT * FROM v WHERE k = 'nobody'").rows() == []
+        for _ in range(2):
+            db.insert("s", [("x", 10**38 - 1, "a")])
+        with pytest.raises(headrace.HeadraceError, match="ARITHMETIC_OVERFLOW"):
+            db.sql("SELECT * FROM v WHERE k = 'x'")
+        assert db.sql("SELECT * FROM v WHERE k = 'y'").rows() == [("y", 2, "c", 1)]

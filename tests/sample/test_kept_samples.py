@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -381,3 +383,14 @@ def test_of_files_only_what_is_drawn_is_read(db: Database, tmp_path: Path) -> No
     db.sql(f"COPY posts FROM '{file}'")
     assert ids(db) == before
     assert one(db, "SELECT rows_seen FROM headrace.samples") == {"rows_seen": 200_100}
+
+
+def test_another_process_knows_what_a_sample_is(tmp_path: Path) -> None:
+    """A process that Spark started reads definitions by themselves, without the rest of Headrace."""
+    with headrace.connect(tmp_path / "db") as db:
+        db.sql("CREATE STREAM s (k INT)")
+        db.sql("CREATE SAMPLE few OF s SIZE 3")
+        program = "import sys; from headrace.spark.published import definition; from pathlib import Path; "
+        program += "print(definition(Path(sys.argv[1]), 'few').relation.size)"
+        ran = subprocess.run([sys.executable, "-c", program, str(db.path)], capture_output=True, text=True, timeout=500)
+    assert ran.stdout.split() == ["3"], ran.stderr

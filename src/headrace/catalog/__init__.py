@@ -186,3 +186,6 @@ def _reads(relation: Relation, numbers: Mapping[int, Relation]) -> set[str]:
 def _unread(readers: dict[str, tuple[Relation, ...]], gone: Relation | None, numbers: Mapping[int, Relation]) -> None:
     for name in _reads(gone, numbers) if gone is not None else ():
         readers[name] = tuple(r for r in readers[name] if r is not gone)
+
+
+import headrace.catalog.sample  # noqa: E402, F401  (it registers itself, after the kinds that messages name first)

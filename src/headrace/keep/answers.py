@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
+import duckdb
 import pyarrow as pa
 
 from headrace.base.interrupts import Lock
@@ -85,6 +86,8 @@ class Answers:
         self._prepared: dict[str, tuple[Kept, query.Prepared]] = {}
         self._residents = WeakKeyDictionary[Kept, dict[str, Resident | None]]()
         self._lying_merged: dict[int, int] = {}
+        self._unfindable = WeakSet[KeptState]()
+        """States that hold what no lookup can merge."""
         self._guard = threading.Lock()
         self._tables = TableRows(runtime)
         self.evaluations = 0
@@ -169,11 +172,18 @@ class Answers:
         """The answer of a lookup; None if the state is not in memory, or if it takes a query to say what is wrong."""
         with self.lock(kept.name):
             resident = self._caught_up(snapshot, kept, kept.by_name[lookup.state.name], patient)
-            if resident is None:
-                names = [key.name for key in lookup.state.keys]
-                state = kept.by_name[lookup.state.name]
+            if resident is not None:
+                return lookup.answer(resident.find(lookup.key))
+            state = kept.by_name[lookup.state.name]
+            if state in self._unfindable:
+                return None
+            names = [key.name for key in lookup.state.keys]
+            try:
                 return lookup.answer(state.home.find(snapshot, state, dict(zip(names, lookup.key, strict=True))))
-            return lookup.answer(resident.find(lookup.key))
+            except duckdb.Error:
+                # A sum past 38 digits, say: a query words it better, in a new snapshot, for this one's is broken.
+                self._unfindable.add(state)
+                raise query.Again from None
 
     def glance(self, glance: Glance, kept: Kept, lookup: Lookup) -> pa.Table | None:
         """The same from memory alone; raises :class:`~headrace.store.NotInMemory` if that does not do."""
