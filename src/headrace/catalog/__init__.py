@@ -154,10 +154,6 @@ class Catalog:
         """The relations of a kind, in the order of their names."""
         return sorted((r for r in self.relations.values() if isinstance(r, kind)), key=lambda r: r.name)
 
-    def kept(self) -> list[Relation]:
-        """The relations that a keeper keeps, in the order they were made."""
-        return [r for r in self.relations.values() if r.is_kept]
-
     def with_relation(self, *relations: Relation) -> Catalog:
         """The catalog with these, too, or with these in the place of others of their names."""
         known, readers, numbers = dict(self.relations), dict(self.readers), dict(self.numbers)

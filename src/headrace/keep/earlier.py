@@ -26,7 +26,8 @@ def stored_catalog(store: Store) -> Catalog:
     for relation in found:
         names = {} if relation.number else _names(relation, stored)
         if not relation.number:
-            relation = numbered(relation, store.new_number(), (catalog.get(name) for name in relation.reads))
+            reads = [read for name in relation.reads if (read := catalog.find(name)) is not None]
+            relation = numbered(relation, store.new_number(), reads)
             owns = {role: store.new_number() for role in names} if not relation.is_table else relation.owns
             relation = replace(relation, owns=owns)
             key = relation.name.lower()
