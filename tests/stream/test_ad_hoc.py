@@ -19,11 +19,11 @@ import headrace
 from differential.harness import assert_same, frame, oracle_session, table_rows
 from headrace.database import Database
 from headrace.errors import ExecutionError, HeadraceError
+from headrace.keep.home import InMemory
 from headrace.rings import Ring, Scan
 from headrace.rings.home import Rings
 from headrace.statement.running_result import RunningResult
-from headrace.stream import ad_hoc
-from headrace.stream.ad_hoc import AdHocQuery
+from headrace.stream import ad_hoc, window
 from posts import POSTS, USER_ROWS, USERS, fill, inserting, posts
 from profiles import examples
 
@@ -464,21 +464,26 @@ def test_a_query_that_begins_as_another_ends_has_a_ring(db: Database) -> None:
 
 
 def test_many_groups_are_not_merged_for_every_batch(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    merge, merges = AdHocQuery._merge, []
+    merge, merges = InMemory._whole, []
+    take, taken = InMemory.take, []
 
-    def counted(query: AdHocQuery, view: Any, name: str, tables: Any) -> pa.Table:
-        merges.append(name)
-        return merge(query, view, name, tables)
+    def counted(home: InMemory, tables: Any) -> pa.Table:
+        merges.append(home)
+        return merge(home, tables)
 
-    monkeypatch.setattr(AdHocQuery, "_merge", counted)
-    monkeypatch.setattr(ad_hoc, "_MERGE_ROWS", 40)
+    def noted(home: InMemory, rows: pa.Table) -> None:
+        take(home, rows)
+        taken.append(rows.num_rows)
+
+    monkeypatch.setattr(InMemory, "_whole", counted)
+    monkeypatch.setattr(InMemory, "take", noted)
+    monkeypatch.setattr(window, "_MERGE_ROWS", 40)
     monkeypatch.setattr(ad_hoc, "_LINGER", 0.0)
     running = db.sql("SELECT username, count(*) AS n FROM posts GROUP BY username")
     assert isinstance(running, RunningResult)
-    kept = running._query._piles
     for n in range(60):
         db.insert("posts", [(n, f"user {n} {i}", 1, None) for i in range(10)])
-        while sum(pile.rows for pile in list(kept.values())) < 10 * (n + 1):
+        while sum(taken) < 10 * (n + 1):
             time.sleep(0.001)
     assert len(running.finish().rows()) == 600
     assert 1 < len(merges) <= 8  # each leaves about twice as many groups as the one before

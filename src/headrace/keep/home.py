@@ -2,19 +2,22 @@
 
 Whoever keeps, merges, reads or looks up state rows does so through this small interface; where they lie is nobody
 else's business. Rows are appended as partial states and rewritten when they are merged; a reader sees those of its
-epoch. The one home so far is the store's own file.
+epoch. What is stored lies in the store's own file; the states of a query of a stream, in memory.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from headrace.base.native import conform
 from headrace.engine.plan_sql import quote_native
+from headrace.engine.work import Pile
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
 from headrace.table.query import framed
@@ -66,9 +69,11 @@ class Home(ABC):
     def native(self, reading: Reading, state: KeptState, name: str) -> tuple[str, dict[str, pa.Table]]:
         """All rows as a native SQL source, and the Arrow tables it reads, under names that begin with ``name``."""
 
-    @abstractmethod
-    def frame(self, reading: Reading, state: KeptState, runtime: Runtime) -> AbstractContextManager[DataFrame]:
+    @contextmanager
+    def frame(self, reading: Reading, state: KeptState, runtime: Runtime) -> Iterator[DataFrame]:
         """All rows, merged, as a Spark DataFrame for as long as a block runs."""
+        with framed(runtime, self.merged(reading, state)) as frame:
+            yield frame
 
     @abstractmethod
     def queued(self, reading: Reading, ref: int) -> tuple[int, int] | None:
@@ -118,13 +123,61 @@ class InFile(Home):
         columns = ", ".join(map(quote_native, state.schema.names))
         return f"(SELECT {columns} FROM {reading.table(state.ref)})", {}
 
-    @contextmanager
-    def frame(self, reading: Reading, state: KeptState, runtime: Runtime) -> Iterator[DataFrame]:
-        with framed(runtime, self.merged(reading, state)) as frame:
-            yield frame
-
     def queued(self, reading: Reading, ref: int) -> tuple[int, int] | None:
         return reading.queued(ref) if reading.has(ref) else None
+
+
+class InMemory(Home):
+    """In this process's memory, with no epochs: one state's rows, for whoever keeps them while rows come by."""
+
+    def __init__(self, schema: pa.Schema, merge: Callable[[pa.Table], pa.Table] | None, limit: int) -> None:
+        """Rows are merged when there are more than ``limit``, so memory follows the groups, if they can be."""
+        self._schema = schema
+        self._merge = merge
+        self._limit = limit if merge is not None else math.inf
+        self._pile = Pile(self._whole, self._limit)
+
+    @property
+    def rows(self) -> int:
+        """How many rows lie there."""
+        return self._pile.rows
+
+    def take(self, rows: pa.Table) -> None:
+        """Add partial rows, though there is no commit for them to be part of."""
+        self._pile.add(rows)
+
+    def _whole(self, tables: Sequence[pa.Table]) -> pa.Table:
+        rows = pa.concat_tables([self._schema.empty_table(), *tables])
+        return rows if self._merge is None else conform(self._merge(rows), self._schema)
+
+    def found(self, tx: Transaction, state: KeptState) -> None:
+        return
+
+    def append(self, tx: Transaction, rows: Mapping[int, pa.Table]) -> None:
+        for added in rows.values():
+            self.take(added)
+
+    def rewrite(self, tx: Transaction, ref: int, rows: pa.Table, *, altered: bool = False) -> None:
+        self._pile = Pile(self._whole, self._limit)
+        self._pile.add(rows)
+
+    def is_empty(self, tx: Transaction, ref: int) -> bool:
+        return self.rows == 0
+
+    def last_change(self, reading: Reading, ref: int) -> int:
+        return reading.epoch
+
+    def last_rewrite(self, reading: Reading, ref: int) -> int:
+        return reading.epoch
+
+    def since(self, reading: Reading, state: KeptState, epoch: int) -> pa.Table:
+        return pa.concat_tables([self._schema.empty_table(), *self._pile.tables])
+
+    def native(self, reading: Reading, state: KeptState, name: str) -> tuple[str, dict[str, pa.Table]]:
+        return quote_native(name), {name: self.since(reading, state, -1)}
+
+    def queued(self, reading: Reading, ref: int) -> tuple[int, int] | None:
+        return 0, self.rows
 
 
 IN_FILE = InFile()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,26 @@ from headrace.errors import CatalogError
 from headrace.keep.answers import Answers, Others
 from headrace.keep.compaction import Compaction
 from headrace.keep.family import FAMILIES, Family
-from headrace.keep.home import IN_FILE, Home
-from headrace.keep.kept import Kept
+from headrace.keep.home import Home
+from headrace.keep.kept import Kept, StageAbove
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
 from headrace.store.transaction import BATCH_ROWS
+
+
+@dataclass(frozen=True)
+class Added:
+    """What one commit has added to states."""
+
+    late: Mapping[str, int]
+    """How many rows came too late, by relation."""
+    filled: Mapping[int, int]
+    """The epochs of states that lie merged as they are."""
+    above: Mapping[int, pa.Table]
+    """What stages above others have added, by state."""
+
+
+NOTHING_ADDED = Added({}, {}, {})
 
 
 class Keeper:
@@ -87,11 +104,6 @@ class Keeper:
         """Whose a state is, by its reference; None if it is nobody's any more."""
         return self._owners.get(state)
 
-    def _home(self, state: int) -> Home:
-        """Where a state's rows lie; those of one that is no more are refused by whoever adds them."""
-        owner = self._owners.get(state)
-        return next((s.home for s in owner.states if s.ref == state), IN_FILE) if owner is not None else IN_FILE
-
     def family(self, relation: Relation) -> Family:
         return FAMILIES[relation.kind]
 
@@ -141,31 +153,38 @@ class Keeper:
         readers = catalog.all_dependents(stream.name)
         return [kept for r in readers if r.is_kept and (kept := self.of(r)) is not None]
 
-    def add(self, tx: Transaction, fed: Sequence[Kept], rows: StateRows) -> tuple[dict[str, int], dict[int, int]]:
-        """Add an insert's state rows, in its commit.
+    def found(self, tx: Transaction, kept: Kept) -> None:
+        """Begin a relation, in the commit that defines it."""
+        kept.found(tx)
+        if kept.first:
+            self.add(tx, [kept], {state: [rows] for state, rows in kept.first.items()})
 
-        Returns how many of its rows came too late, by relation, and the epochs of states that lie merged as they are.
-        """
+    def add(self, tx: Transaction, fed: Sequence[Kept], rows: StateRows) -> Added:
+        """Add an insert's state rows, in its commit, and hand on what they change in states above."""
+        homes = {state.ref: state.home for kept in fed for state in kept.states}
         states = {state: pa.concat_tables(tables) for state, tables in rows.items() if tables}
         admissions = [(k, a) for k in fed if (a := k.admit(tx, states)) is not None]
-        filled: dict[int, int] = {}
-        for state in [state for state, found in rows.items() if _fills(tx, self._home(state), state, found)]:
-            self._home(state).rewrite(tx, state, states.pop(state), altered=True)
+        appended, filled = dict(states), dict[int, int]()
+        for state in [state for state, found in rows.items() if _fills(tx, homes[state], state, found)]:
+            homes[state].rewrite(tx, state, appended.pop(state), altered=True)
             filled[state] = tx.epoch
         by_home: dict[Home, dict[int, pa.Table]] = {}
-        for state, added in states.items():
-            by_home.setdefault(self._home(state), {})[state] = added
-        for home, appended in by_home.items():
-            home.append(tx, appended)
+        for state, added in appended.items():
+            by_home.setdefault(homes[state], {})[state] = added
+        for home, together in by_home.items():
+            home.append(tx, together)
+        above = _handed_on(tx, fed, homes, states)
         for _, admission in admissions:
             admission.settle(tx)
-        return {kept.name: a.late for kept, a in admissions if a.late}, filled
+        return Added({kept.name: a.late for kept, a in admissions if a.late}, filled, above)
 
-    def after(self, rows: StateRows) -> None:
+    def after(self, rows: StateRows, added: Added) -> None:
         """Merge what is due, now that an insert has added these state rows."""
-        appended = {state: sum(t.num_rows for t in added) for state, added in rows.items()}
-        groups = {state: max((t.num_rows for t in added if is_grouped(t)), default=0) for state, added in rows.items()}
-        self.compaction.after(appended, groups)
+        for state, epoch in added.filled.items():
+            self.answers.lies_merged(state, epoch)
+        appended = {state: sum(t.num_rows for t in tables) for state, tables in rows.items()}
+        groups = {state: max((t.num_rows for t in found if is_grouped(t)), default=0) for state, found in rows.items()}
+        self.compaction.after(appended | {s: t.num_rows for s, t in added.above.items()}, groups)
 
     # Queries
 
@@ -173,6 +192,28 @@ class Keeper:
         """All rows of a kept relation as of a snapshot."""
         known = self.with_below([self.get(name).relation.number])
         return self.answers.rows(snapshot, self.get(name), known, patient=patient)
+
+
+def _handed_on(
+    tx: Transaction, fed: Sequence[Kept], homes: Mapping[int, Home], changes: Mapping[int, pa.Table]
+) -> dict[int, pa.Table]:
+    """Run the stages above what has changed, each once, after all that it reads; returns what they added, by state."""
+    stages: dict[int, list[StageAbove]] = {}
+    for stage in (stage for kept in fed for stage in kept.above):
+        stages.setdefault(stage.state, []).append(stage)
+    if not stages:
+        return {}
+    changed, added = dict(changes), dict[int, pa.Table]()
+    graph = {state: {ref for stage in into for ref in stage.reads} for state, into in stages.items()}
+    for state in TopologicalSorter(graph).static_order():
+        for stage in stages.get(state, ()):
+            read = {ref: changed[ref] for ref in stage.reads if ref in changed}
+            rows = stage.run(tx, read) if read else None
+            if rows is not None and rows.num_rows:
+                homes[state].append(tx, {state: rows})
+                changed[state] = pa.concat_tables([changed[state], rows]) if state in changed else rows
+                added[state] = pa.concat_tables([added[state], rows]) if state in added else rows
+    return added
 
 
 def _fills(tx: Transaction, home: Home, state: int, rows: Sequence[pa.Table]) -> bool:

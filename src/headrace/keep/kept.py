@@ -1,4 +1,8 @@
-"""What a kept relation is to its keeper: states, the stages that change them, and how its rows are made of them."""
+"""What a kept relation is to its keeper: states, the stages that change them, and how its rows are made of them.
+
+Stages form a graph without cycles. Those at the bottom read rows that come by a stream, before the commit and wherever
+the rows are (``engine/stage.py``). Those above read what the commit adds to states, and add to another one.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,22 @@ class KeptState:
     """Where its rows lie."""
 
 
+class StageAbove(ABC):
+    """What the changes of some states do to another state, in the same commit."""
+
+    reads: tuple[int, ...]
+    """The states whose changes it reads, by their references. They may be another relation's that this one reads."""
+    state: int
+    """The state it changes."""
+
+    @abstractmethod
+    def run(self, tx: Transaction, changes: Mapping[int, pa.Table]) -> pa.Table:
+        """The rows to add to its state: it runs once in a commit, when all that it reads is as the commit leaves it.
+
+        ``changes`` are the rows that were added, by state; a state without any is left out.
+        """
+
+
 class Admission(Protocol):
     """What one commit means for a relation that does not take every state row."""
 
@@ -65,6 +85,10 @@ class Kept(ABC):
 
     upper: Node | None = None
     """The plan over its states that gives its rows, if it is one."""
+    above: Sequence[StageAbove] = ()
+    """Its stages that read changes of states."""
+    first: Mapping[int, pa.Table] = MappingProxyType({})
+    """State rows it begins with, by state."""
 
     @property
     def name(self) -> str:
@@ -72,7 +96,7 @@ class Kept(ABC):
 
     @property
     def key(self) -> str:
-        return self.relation.name.lower()
+        return self.name.lower()
 
     @cached_property
     def by_name(self) -> Mapping[str, KeptState]:
@@ -87,12 +111,12 @@ class Kept(ABC):
         """Its rows as of a snapshot."""
 
     def found(self, tx: Transaction) -> None:
-        """Begin: make its states, empty, in the commit that defines it."""
+        """Make what the store holds for it, its states empty, in the commit that defines it."""
         for state in self.states:
             state.home.found(tx, state)
 
     def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> Admission | None:
-        """Look at state rows before they are added; take out what is late, or raise to refuse the commit."""
+        """Look at what stages at the bottom left, before it is added: take out what is late, or raise to refuse it."""
         return None
 
     def merged(self, state: KeptState, rows: pa.Table) -> None:

@@ -172,7 +172,8 @@ class Definer:
         owns = {role: self._runtime.store.new_number() for role in family.holds(plan)}
         relation = replace(relation, owns=owns)
         with family.begun(self._keeper, relation, plan) as kept:
-            self._define(relation, kept.found, partial(self._keeper.enter, kept), at=statement.position)
+            begin = partial(self._keeper.found, kept=kept)
+            self._define(relation, begin, partial(self._keeper.enter, kept), at=statement.position)
         return family.created(kept)
 
     def _numbered(self, relation: R) -> R:
@@ -195,7 +196,7 @@ class Definer:
                     for ref in relation.owns.values():
                         tx.drop_relation(ref)
                     tx.forget_count(relation.number)
-                    new.found(tx)
+                    self._keeper.found(tx, new)
 
                 newer = self._runtime.catalog.with_relation(relation)
                 label = f"REFRESH {relation.kind.upper()} {relation.name} RESTART"

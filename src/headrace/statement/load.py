@@ -26,7 +26,7 @@ from headrace.input.csv import CsvOptions
 from headrace.input.files import Slice, TextSlice, format_of, plan_slices, read_text, resolve
 from headrace.input.parquet import ParquetSlice
 from headrace.input.rows import to_arrow
-from headrace.keep.keeper import Keeper
+from headrace.keep.keeper import NOTHING_ADDED, Added, Keeper
 from headrace.keep.kept import Kept
 from headrace.rings import Ring
 from headrace.rings.book import Overflow
@@ -257,7 +257,7 @@ class Loader:
         if arrived is None:
             delivery.take_back()  # another has committed the same batch
             return Loaded(0)
-        rows, states, late = arrived
+        rows, states, added = arrived
         tidying = self._runtime.tidying
         with tidying.after(f"delivering rows to queries of {stream.name}"):
             delivery.settle()
@@ -266,8 +266,8 @@ class Loader:
                 if ring is not None and ring.terms.overflow is not Overflow.ERROR:
                     _write_committed(ring, given.table)
         with tidying.after(f"merging states over {stream.name}"):
-            self._keeper.after(states)
-        return Loaded(rows, late)
+            self._keeper.after(states, added)
+        return Loaded(rows, added.late)
 
     def _arrive(
         self,
@@ -277,11 +277,11 @@ class Loader:
         progress: Progress | None,
         batch: SentBatch | None,
         delivery: Delivery,
-    ) -> tuple[int, StateRows, dict[str, int]] | None:
+    ) -> tuple[int, StateRows, Added] | None:
         """Run the input and commit its state rows, under definitions that stand still meanwhile.
 
-        Returns how many rows there were, their state rows, and how many came too late, by view; ``None`` if the batch
-        they come from is committed already.
+        Returns how many rows there were, their state rows, and what was added; ``None`` if the batch they come from is
+        committed already.
         """
         took = 0.0
         for attempt in itertools.count():
@@ -298,9 +298,9 @@ class Loader:
                     way = delivery if begun and not isinstance(given, Rows) else None
                     rows, states = self._intake.state_rows(stream, _stages(fed, stream), given, progress, way)
                     if rows == 0:
-                        return 0, {}, {}
-                    late = self._commit(catalog.version, _Arrival(stream, rows, fed, states, batch), label)
-                    return None if late is None else (rows, states, late)
+                        return 0, {}, NOTHING_ADDED
+                    added = self._commit(catalog.version, _Arrival(stream, rows, fed, states, batch), label)
+                    return None if added is None else (rows, states, added)
                 except StaleCatalog:
                     self._await_catalog(catalog.version)  # the same rows are run again; queries have them already
                 except HeadraceError:
@@ -341,32 +341,21 @@ class Loader:
             return None
         return ring
 
-    def _commit(self, version: int, given: _Arrival, label: str) -> dict[str, int] | None:
-        """Commit an insert's state rows as one epoch; returns how many rows were too late, by view.
+    def _commit(self, version: int, given: _Arrival, label: str) -> Added | None:
+        """Commit an insert's state rows as one epoch; ``None`` if the batch they come from is committed already."""
 
-        ``None`` if the batch they come from is committed already.
-        """
-
-        filled: dict[int, int] = {}
-
-        def work(tx: Transaction) -> dict[str, int] | None:
+        def work(tx: Transaction) -> Added | None:
             if self._runtime.writer_version != version:
                 raise StaleCatalog
             if given.batch is not None and not tx.record(given.batch.source, given.batch.sequence):
                 tx.unchanged()
                 return None
             tx.count(given.stream.number, given.rows)
-            late, lying = self._keeper.add(tx, given.fed, given.states)
-            filled.clear()
-            filled.update(lying)
-            return late
+            return self._keeper.add(tx, given.fed, given.states)
 
-        late = self._runtime.store.commit(work, label=label)
+        added = self._runtime.store.commit(work, label=label)
         committed()
-        with self._runtime.tidying.after(f"noting what {label} left merged"):
-            for state, epoch in filled.items():
-                self._keeper.answers.lies_merged(state, epoch)
-        return late
+        return added
 
     def _await_catalog(self, version: int) -> None:
         """Wait for the DDL that made our state rows void to become visible here too, or to fail."""

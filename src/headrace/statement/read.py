@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from headrace.errors import CatalogError, HeadraceError, NotYetSupported
 from headrace.inside.relations import Inside
 from headrace.keep.answers import Others
 from headrace.keep.keeper import Keeper
+from headrace.keep.kept import Kept
 from headrace.keep.lookup import Lookup
 from headrace.keep.shortcuts import BY_STATE, ByState, ReadOfState, Texts, glanced
 from headrace.plan.nodes import Leaf, Node, is_leaf, streams_in
@@ -33,6 +34,7 @@ from headrace.sql.binder import Binder
 from headrace.statement.load import target_of
 from headrace.store import Snapshot
 from headrace.stream.ad_hoc import AdHocQuery
+from headrace.stream.window import WindowQuery
 from headrace.table import query
 from headrace.table.files import refresh
 from headrace.types import quote
@@ -162,7 +164,7 @@ class QueryReader:
         planned = self._planned_now(kept)
         if planned.window is None:
             return None
-        query_ = AdHocQuery(self._runtime, planned.window, next(self._numbers), self._rows_of, self._finished)
+        query_ = AdHocQuery(self._runtime, planned.window, next(self._numbers), self._rows_of, self._ended)
         self._running.add(query_)
         try:
             return query_.start(self._in_use, self._running.discard)
@@ -179,16 +181,20 @@ class QueryReader:
 
     def _rows_of(self, plan: Node) -> pa.Table:
         """The rows of a plan that reads no stream, as of now."""
-        return self._finished(plan, {})
+        return self._finished(plan)
 
-    def _finished(self, plan: Node, states: Mapping[Ref, pa.Table]) -> pa.Table:
-        """The rows of a plan over these states and whatever else it reads, as of now."""
+    def _ended(self, kept: WindowQuery) -> pa.Table:
+        """The answer of a query of streams whose windows have ended."""
+        return self._finished(kept.plan.upper, kept)
+
+    def _finished(self, plan: Node, over: Kept | None = None) -> pa.Table:
+        """The rows of a plan over states and whatever else it reads, as of now."""
         prepared = query.Prepared(self._runtime, plan)
         planned = _Planned(self._catalog.version, prepared, self._kept_of([prepared]), None)
         refresh(self._runtime, self._file_tables(planned))
         for attempt in itertools.count():
             with self._runtime.store.read() as snapshot, suppress(query.Again):
-                return self._run_over(snapshot, planned, patient=attempt >= _HASTY_ATTEMPTS, states=states)
+                return self._run_over(snapshot, planned, patient=attempt >= _HASTY_ATTEMPTS, over=over)
         raise AssertionError("never ends without an answer")
 
     def whole(self, name: str) -> tuple[int, pa.Table]:
@@ -272,20 +278,22 @@ class QueryReader:
         planned: _Planned,
         *,
         patient: bool,
-        states: Mapping[Ref, pa.Table] | None = None,
+        over: Kept | None = None,
     ) -> pa.Table:
+        """Run a query in a snapshot; leaves that are states are those of what it is ``over``."""
         if planned.by_state is not None:
             read = ReadOfState(self._runtime, self._answers, snapshot, planned.by_state, planned.kept, patient)
             for shortcut in BY_STATE:
                 if (rows := shortcut(read)) is not None:
                     return rows
-        arrow: dict[Ref, pa.Table] = dict(states or {})
+        states = query.Leaves({}, {}) if over is None else self._answers.states(snapshot, over)
+        arrow: dict[Ref, pa.Table] = {}
         for drawing in planned.drawings:
             self._read_leaves(snapshot, planned, drawing.child, arrow, patient)
             leaves = query.Leaves(arrow, {})
             arrow[drawing.ref] = rows_of(self._runtime, snapshot, drawing, leaves)
         self._read_leaves(snapshot, planned, planned.whole, arrow, patient)
-        return query.run(self._runtime, snapshot, planned.whole, query.Leaves(arrow, {}))
+        return query.run(self._runtime, snapshot, planned.whole, replace(states, arrow=arrow))
 
     def _read_leaves(
         self,

@@ -8,14 +8,12 @@ finished when all windows have ended.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,11 +23,12 @@ from headrace.base.native import conform
 from headrace.catalog import Catalog, Stream
 from headrace.engine.ring_tasks import RingShare, run_scan
 from headrace.engine.session import driver_host
-from headrace.engine.work import PARTIALS, Pile, Static
+from headrace.engine.stage import StateRows
+from headrace.engine.work import Static
 from headrace.errors import ExecutionError, HeadraceError, NotYetSupported
 from headrace.plan.nodes import Node, leaves
-from headrace.plan.pipelines import SplitPlan, State
-from headrace.plan.refs import Ref, StateRef, StreamRef
+from headrace.plan.pipelines import SplitPlan
+from headrace.plan.refs import StreamRef
 from headrace.plan.window import rows_wanted, streams_out
 from headrace.rings import Scan as RingScan
 from headrace.rings.book import Overflow
@@ -37,8 +36,7 @@ from headrace.rings.layout import WORKERS, SlotKind
 from headrace.rings.scan import WindowOver
 from headrace.runtime import Runtime
 from headrace.stream.intake import Intake, Rows, needed_columns
-from headrace.types import arrow_schema
-from headrace.view.compiled import Compiled
+from headrace.stream.window import WindowQuery
 from headrace.view.sharing import InsertPipeline
 
 _BACKLOG = 128 << 20
@@ -46,8 +44,6 @@ _BACKLOG = 128 << 20
 _FULL_BATCH, _LINGER = 1 << 20, 1.0
 """Rows that are worked on at once without waiting for more, and the seconds to wait for so many where nobody waits for
 rows before the window ends: each run builds its joins anew."""
-_MERGE_ROWS = 1 << 20
-"""State rows that are merged before more are added."""
 
 
 class LostRows(UserWarning):
@@ -147,7 +143,7 @@ class AdHocQuery:
         plan: SplitPlan,
         number: int,
         rows_of: Callable[[Node], pa.Table],
-        finish: Callable[[Node, Mapping[Ref, pa.Table]], pa.Table],
+        finish: Callable[[WindowQuery], pa.Table],
     ) -> None:
         self._runtime = runtime
         self._plan = plan
@@ -155,8 +151,6 @@ class AdHocQuery:
         self._finish = finish
         self._name = f"query {number}"
         self._changed = threading.Condition()
-        self._piles: dict[str, Pile] = {}
-        """State rows by state, as they came."""
         self._feeds: list[_Feed] = []
         self._scans: list[RingScan] = []
         self._statics: dict[str, Static] = {}
@@ -207,27 +201,26 @@ class AdHocQuery:
         """Read until the windows end, and answer; Spark's slots for tasks that read are given back by the caller."""
         threads: list[threading.Thread] = []
         try:
-            compiled = self._compiled()
+            kept = self._kept()
             for scan in self._scans:
                 stream: Stream = self._runtime.catalog.get(scan.ring.stream, Stream)
-                pipelines = compiled.pipelines[stream.name.lower()]
+                pipelines = kept.stages(stream)
                 tasks = 0
                 if self._by_tasks(pipelines):
                     tasks = slots.enter_context(self._runtime.session.spare_slots(WORKERS - 1))
                 self._feeds.append(_Feed(stream, pipelines, scan, tasks=tasks, at_once=self._at_once))
-            for pipeline in compiled.initial:
-                self._keep(compiled, pipeline.state, [self._rows_of(pipeline.plan)])
+            for pipeline in kept.initial:
+                self._take(kept, {pipeline.state: [self._rows_of(pipeline.plan)]})
             for feed in self._feeds:
                 threads.append(threading.Thread(target=feed.run, args=(self._changed,), daemon=True))
                 threads[-1].start()
                 if feed.tasks:
                     threads.append(threading.Thread(target=self._scan_by_tasks, args=(feed,), daemon=True))
                     threads[-1].start()
-            self._work(compiled)
+            self._work(kept)
             for feed in self._feeds:
-                for state, tables in feed.by_task.items():
-                    self.seen = self.seen or any(table.num_rows for table in tables)
-                    self._keep(compiled, state, tables)
+                self.seen = self.seen or any(table.num_rows for tables in feed.by_task.values() for table in tables)
+                self._take(kept, feed.by_task)
             for feed in self._feeds:
                 self.lost += feed.scan.end()
             if self.lost:
@@ -237,7 +230,7 @@ class AdHocQuery:
                     stacklevel=2,
                 )
             if not self._streams_out:
-                self._answer = self._finish(self._plan.upper, self._merged(compiled))
+                self._answer = self._finish(kept)
         except BaseException:
             self.cancel()  # tasks that still pick need not go on
             raise
@@ -292,7 +285,7 @@ class AdHocQuery:
                 feed.tasks_over = True
                 self._changed.notify_all()
 
-    def _work(self, compiled: Compiled) -> None:
+    def _work(self, kept: WindowQuery) -> None:
         """Run what is picked up to the first breaker, until all windows have ended."""
         intake = Intake(self._runtime)
         while True:
@@ -312,32 +305,21 @@ class AdHocQuery:
                 if rows is not None:
                     worked = self.seen = True
                     _, found = intake.state_rows(feed.stream, feed.pipelines, rows)
-                    for state, tables in found.items():
-                        self._keep(compiled, state, tables)
+                    self._take(kept, found)
             if over and not worked:
                 return
             if not worked:
                 time.sleep(0.001)  # one window is over, another is not
-            if self._wanted is not None and self._has(*self._wanted):
+            if self._wanted is not None and kept.has(*self._wanted):
                 self.finish()
                 return
 
-    def _keep(self, compiled: Compiled, place: int, tables: Sequence[pa.Table]) -> None:
-        state = self._plan.states[place]
-        if self._streams_out:
-            return self._give_out(tables)
-        for table in tables:
-            self._pile(compiled, state).add(table)
+    def _take(self, kept: WindowQuery, found: StateRows) -> None:
+        if not self._streams_out:
+            return kept.take(found)
+        for tables in found.values():
+            self._give_out(tables)
         return None
-
-    def _pile(self, compiled: Compiled, state: State) -> Pile:
-        if state.name not in self._piles:
-            limit = math.inf if state.kind == "rows" else _MERGE_ROWS
-            self._piles[state.name] = Pile(partial(self._merge, compiled, state), limit)
-        return self._piles[state.name]
-
-    def _has(self, state: str, rows: int) -> bool:
-        return state in self._piles and self._piles[state].rows >= rows
 
     def _give_out(self, tables: Sequence[pa.Table]) -> None:
         """Hand rows of the answer to whoever takes them, waiting while there are too many."""
@@ -348,20 +330,8 @@ class AdHocQuery:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._out_bytes < _BACKLOG or self._stopped)
 
-    def _merge(self, compiled: Compiled, state: State, tables: Sequence[pa.Table]) -> pa.Table:
-        schema = arrow_schema(state.schema)
-        rows = pa.concat_tables([schema.empty_table(), *tables])
-        if state.kind == "rows":
-            return rows
-        return conform(
-            self._runtime.worker.query(compiled.states[state.name].merge(PARTIALS), **{PARTIALS: rows}), schema
-        )
-
-    def _merged(self, compiled: Compiled) -> dict[Ref, pa.Table]:
-        return {StateRef(s.name): self._merge(compiled, s, self._pile(compiled, s).tables) for s in self._plan.states}
-
-    def _compiled(self) -> Compiled:
-        """The query's pipelines, its static build sides read now; a state is known by its place in the plan."""
+    def _kept(self) -> WindowQuery:
+        """The query's plan, compiled, its static build sides read now."""
         for static in self._plan.statics:
             rows = self._rows_of(static.plan).rename_columns([f.name for f in static.schema])
             file = self._runtime.scratch_file(f"-{static.name}.parquet")
@@ -369,9 +339,7 @@ class AdHocQuery:
             self._runtime.worker.hold(build, rows)
             if self._runtime.settings.engine == "tasks":
                 self._runtime.worker.write(build)
-        places = {state.name: place for place, state in enumerate(self._plan.states)}
-        zone = self._runtime.settings.time_zone
-        return Compiled(self._plan, self._statics, zone, places.__getitem__, "the query")
+        return WindowQuery(self._runtime, self._name, self._plan, self._statics)
 
     def _let_go(self) -> None:
         for scan in self._scans:

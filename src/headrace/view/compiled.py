@@ -5,20 +5,26 @@ A continuous view is one that is stored; a query of a stream is one that lives f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
+import pyarrow as pa
+
+from headrace.catalog import Stream
 from headrace.engine.pipelines import NativePipeline
 from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.work import BATCH, PARTIALS, Static
-from headrace.keep.kept import KeptState
+from headrace.keep.answers import Evaluation
+from headrace.keep.kept import Kept, KeptState
 from headrace.plan.nodes import Leaf, Node, leaves
-from headrace.plan.pipelines import SplitPlan, StreamPipeline
-from headrace.plan.refs import BuildRef, StreamRef
-from headrace.types import arrow_schema
+from headrace.plan.pipelines import SplitPlan, State, StreamPipeline
+from headrace.plan.refs import BuildRef, KeptRef, RelationRef, StreamRef, TableRef
 from headrace.view.sharing import InsertPipeline
+
+R = TypeVar("R", bound=RelationRef)
 
 
 def statics_of(files: Mapping[str, Path]) -> dict[str, Static]:
@@ -26,32 +32,34 @@ def statics_of(files: Mapping[str, Path]) -> dict[str, Static]:
     return {name: Static(path.name, path) for name, path in files.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class Compiled:
-    """A split plan, its pipelines compiled."""
+class SplitRelation(Kept):
+    """A kept relation that is a split plan."""
 
-    plan: SplitPlan
-    statics: Mapping[str, Static]
-    """Build sides by their names in the plan; one file may serve several names, and several views."""
-    zone: str
-    ref: Callable[[str], int]
-    """The reference to a state, given its name in the plan."""
     whose: str
     """What the plan is of, for people."""
 
-    @cached_property
-    def states(self) -> Mapping[str, KeptState]:
-        """The states, by their names in the plan."""
-        return {
-            state.name: KeptState(
-                state.name,
-                self.ref(state.name),
-                arrow_schema(state.schema),
-                lambda source, state=state: native_plan(state.merged(), lambda scan: source, zone=self.zone),  # type: ignore[misc]
-                state,
-            )
-            for state in self.plan.states
-        }
+    def __init__(self, plan: SplitPlan, statics: Mapping[str, Static], zone: str) -> None:
+        self.plan = plan
+        self.statics = statics
+        self.zone = zone
+        self.states = tuple(self.kept_state(state) for state in plan.states)
+        self.tables = _refs(plan.upper, TableRef)
+        self.below = _refs(plan.upper, KeptRef)
+        self.upper = plan.upper
+
+    @abstractmethod
+    def kept_state(self, state: State) -> KeptState:
+        """A state of the plan as one that is kept."""
+
+    def merging(self, state: State, source: str) -> str:
+        """Native SQL that merges a state's rows, read from a source."""
+        return native_plan(state.merged(), lambda scan: source, zone=self.zone)
+
+    def stages(self, stream: Stream) -> Sequence[InsertPipeline]:
+        return self._by_number.get(stream.number, ())
+
+    def evaluate(self, given: Evaluation) -> pa.Table:
+        return given.finished(self.plan.upper)
 
     @cached_property
     def pipelines(self) -> Mapping[str, tuple[InsertPipeline, ...]]:
@@ -64,12 +72,17 @@ class Compiled:
         return found
 
     @cached_property
+    def _by_number(self) -> Mapping[int, tuple[InsertPipeline, ...]]:
+        read = {leaf.number: leaf.relation.lower() for p in self.plan.streams for leaf in leaves(p.plan, StreamRef)}
+        return {number: self.pipelines[name] for number, name in read.items()}
+
+    @cached_property
     def initial(self) -> tuple[InsertPipeline, ...]:
         """Pipelines that read no stream: static branches of a UNION ALL, run once at the beginning."""
         return tuple(self._compile(p) for p in self.plan.streams if p.stream is None)
 
     def _compile(self, pipeline: StreamPipeline) -> InsertPipeline:
-        state = self.states[pipeline.state]
+        state = self.by_name[pipeline.state]
         columns = _stream_columns(pipeline.plan)
         builds = {scan.relation: self.statics[scan.relation] for scan in leaves(pipeline.plan, BuildRef)}
 
@@ -87,6 +100,12 @@ class Compiled:
             state.ref, wide, narrow if narrow != wide else None, state.merge(PARTIALS), state.schema
         )
         return InsertPipeline(state.ref, pipeline.plan, columns, builds, native, None, self.whose)
+
+
+def _refs(plan: Node, kind: type[R]) -> tuple[R, ...]:
+    """What a plan reads of a kind, each once, by name."""
+    found = {leaf.ref for leaf in leaves(plan) if isinstance(leaf.ref, kind)}
+    return tuple(sorted(found, key=lambda ref: ref.name))
 
 
 def _stream_columns(plan: Node) -> tuple[str, ...]:

@@ -6,68 +6,48 @@ whatever stream the rows came by; *query* merges states and runs the upper pipel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import pyarrow as pa
 
 from headrace.base.parquet_files import footer_of
 from headrace.base.wording import counted
-from headrace.catalog import Note, Stream, View
-from headrace.keep.answers import Evaluation
-from headrace.keep.kept import Kept
-from headrace.plan.nodes import Node, leaves, tables_in
-from headrace.plan.pipelines import SplitPlan
-from headrace.plan.refs import KeptRef, RelationRef, TableRef
+from headrace.catalog import Note, View
+from headrace.engine.work import Static
+from headrace.keep.kept import KeptState
+from headrace.plan.nodes import tables_in
+from headrace.plan.pipelines import SplitPlan, State
 from headrace.sql.options import span_text
 from headrace.store import Snapshot, Transaction
+from headrace.types import arrow_schema
 from headrace.view import retention
-from headrace.view.compiled import Compiled
-from headrace.view.sharing import InsertPipeline
-
-R = TypeVar("R", bound=RelationRef)
+from headrace.view.compiled import SplitRelation
 
 STATICS = "statics"
 """What a view owns beside its states: the files of its static build sides."""
 
 
-class ContinuousView(Kept):
+class ContinuousView(SplitRelation):
     """A view's split plan, compiled and stored."""
 
     relation: View
 
-    def __init__(self, view: View, compiled: Compiled, first: Mapping[int, pa.Table] | None = None) -> None:
+    def __init__(self, view: View, plan: SplitPlan, statics: Mapping[str, Static], zone: str) -> None:
         self.relation = view
-        self.compiled = compiled
-        self.states = tuple(compiled.states.values())
-        self.statics = compiled.statics
-        self.tables = _refs(compiled.plan.upper, TableRef)
-        self.below = _refs(compiled.plan.upper, KeptRef)
-        self.upper = compiled.plan.upper
-        self._streams = {leaf.number: leaf.relation.lower() for p in compiled.plan.streams for leaf in leaves(p.plan)}
-        self.first = first or {}
-        """State rows it is founded with, by state: a UNION ALL branch that reads only tables adds to them once."""
+        self.whose = f"view {view.name}"
+        super().__init__(plan, statics, zone)
         self.clocks: dict[str, retention.Clock] = {}
         """What the writer knows of the times of each grouping, for a view that retains."""
 
-    @property
-    def plan(self) -> SplitPlan:
-        return self.compiled.plan
-
-    @property
-    def pipelines(self) -> Mapping[str, tuple[InsertPipeline, ...]]:
-        return self.compiled.pipelines
+    def kept_state(self, state: State) -> KeptState:
+        ref, merge = self.relation.owns[state.name], partial(self.merging, state)
+        return KeptState(state.name, ref, arrow_schema(state.schema), merge, state)
 
     @property
     def frozen_tables(self) -> tuple[str, ...]:
         """Tables joined below the first grouping: read once, when the view was made (000 §4.2.7)."""
         return tuple(sorted({t for s in self.plan.statics for t in tables_in(s.plan)}))
-
-    def stages(self, stream: Stream) -> Sequence[InsertPipeline]:
-        return self.pipelines.get(self._streams.get(stream.number, ""), ())
-
-    def evaluate(self, given: Evaluation) -> pa.Table:
-        return given.finished(self.plan.upper)
 
     def found(self, tx: Transaction) -> None:
         super().found(tx)
@@ -78,13 +58,6 @@ class ContinuousView(Kept):
             tx.append(relation, pa.table({"name": list(files), "file": [f.name for f in files.values()]}))
             for file in set(files.values()):
                 tx.add_segment(relation, file, footer_of(file).num_rows)
-        first = dict(self.first)
-        admission = self.admit(tx, first)
-        for state in self.states:
-            if state.ref in first:
-                state.home.append(tx, {state.ref: first[state.ref]})
-        if admission is not None:
-            admission.settle(tx)
 
     def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> retention.RetainingAdmission | None:
         return retention.admit(tx, self, rows)
@@ -110,9 +83,3 @@ class ContinuousView(Kept):
             columns = counted(len(state.keys), "key column")
             notes.append((f"# state {state.name}", ", ".join(state.labels), f"{state.kind}, {columns}"))
         return notes
-
-
-def _refs(plan: Node, kind: type[R]) -> tuple[R, ...]:
-    """What a plan reads of a kind, each once, by name."""
-    found = {leaf.ref for leaf in leaves(plan) if isinstance(leaf.ref, kind)}
-    return tuple(sorted(found, key=lambda ref: ref.name))

@@ -33,7 +33,7 @@ from headrace.sql.statements import CreateView, parse
 from headrace.store import Snapshot, Transaction, writing
 from headrace.table import query
 from headrace.types import Field, Schema
-from headrace.view.compiled import Compiled, statics_of
+from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
 
@@ -63,9 +63,7 @@ class Views(Family):
 
     def _compiled(self, keeper: Keeper, view: Relation, plan: SplitPlan, files: Mapping[str, Path]) -> ContinuousView:
         assert isinstance(view, View)
-        zone = keeper.runtime.settings.time_zone
-        compiled = Compiled(plan, statics_of(files), zone, view.owns.__getitem__, f"view {view.name}")
-        return ContinuousView(view, compiled)
+        return ContinuousView(view, plan, statics_of(files), keeper.runtime.settings.time_zone)
 
     def explained(self, keeper: Keeper, statement: CreateView) -> list[str]:
         view, plan = self.defined(keeper, statement, keeper.runtime.analyzer())
@@ -89,7 +87,7 @@ class Views(Family):
                 files[static.name] = _build_side(runtime, rows.rename_columns([f.name for f in static.schema]), known)
                 known.add(files[static.name])
             view = self._compiled(keeper, relation, plan, files)
-            view.first = {p.state: query.run_now(runtime, p.plan) for p in view.compiled.initial}
+            view.first = {p.state: query.run_now(runtime, p.plan) for p in view.initial}
             _ = view.pipelines  # compiled now, so that an error comes before the view is committed
             yield view
         except BaseException:
