@@ -96,7 +96,7 @@ class InFile(Home):
     """In the database file: appended as batches, rewritten as a table."""
 
     def found(self, tx: Transaction, state: KeptState) -> None:
-        tx.create_relation(state.ref, state.schema)
+        tx.create_relation(state.ref, state.schema, bare=True)
 
     def append(self, tx: Transaction, rows: Mapping[int, pa.Table]) -> None:
         tx.append_batches(rows)
@@ -118,10 +118,7 @@ class InFile(Home):
 
     def native(self, reading: Reading, state: KeptState, name: str) -> tuple[str, dict[str, pa.Table]]:
         source, batches = reading.whole(state.ref, name)
-        if batches.num_rows:
-            return source, {name: batches}
-        columns = ", ".join(map(quote_native, state.schema.names))
-        return f"(SELECT {columns} FROM {reading.table(state.ref)})", {}
+        return source, {name: batches}
 
     def queued(self, reading: Reading, ref: int) -> tuple[int, int] | None:
         return reading.queued(ref) if reading.has(ref) else None

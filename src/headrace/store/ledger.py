@@ -25,7 +25,7 @@ RECENT_ROWS, RECENT_TOTAL, RECENT_FEW = 32_768, 4_000_000, 8_192
 """Appended rows of a relation that are also kept in memory; once all relations have the second, only the third."""
 
 
-MARKS = r"^(rewrite|filling) of "
+MARKS = r"^(rewrite|filling|bareness) of "
 """What the names of notes about a relation begin with, as a pattern: they say how its rows are kept."""
 
 
@@ -37,6 +37,11 @@ def rewrite_of(relation: str) -> str:
 def filling_of(relation: str) -> str:
     """The name under which rows go into a relation's own table, not into batches beside it."""
     return f"filling of {relation}"
+
+
+def bareness_of(relation: str) -> str:
+    """The name under which a relation is made without a table of its own."""
+    return f"bareness of {relation}"
 
 
 class Runs:

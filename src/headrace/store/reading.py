@@ -18,7 +18,7 @@ from headrace.base.native import native_query
 from headrace.errors import StoreError
 from headrace.store.directory import DATABASE, checksum, damaged, fault_of
 from headrace.store.format import COUNTED, identifier, literal
-from headrace.store.ledger import MARKS, Ledger, filling_of, rewrite_of
+from headrace.store.ledger import MARKS, Ledger, bareness_of, filling_of, rewrite_of
 
 EPOCH_COLUMN = "__epoch"
 """The hidden last column of every stored relation: the epoch a row was written in."""
@@ -110,7 +110,7 @@ class Reading:
             raise
 
     def table(self, relation: Stored) -> str:
-        """The relation as SQL text for ``query``; its columns are followed by ``__epoch``."""
+        """The relation's own table as SQL text for ``query``; its columns are followed by ``__epoch``."""
         return table_of(relation)
 
     def query(self, sql: str, **relations: pa.Table) -> pa.Table:
@@ -140,7 +140,7 @@ class Reading:
     def since(self, relation: Stored, epoch: int, schema: pa.Schema) -> pa.Table:
         """All rows stamped after an epoch, however they are kept; ``schema`` is the relation's own."""
         appended = self._appended(relation, epoch, schema)
-        if self._filled(key_of(relation)) <= epoch:
+        if self._filled(key_of(relation)) <= epoch or self._is_bare(key_of(relation)):
             return appended
         columns = ", ".join(identifier(name) for name in schema.names)
         rows = self.query(f"SELECT {columns} FROM {self.table(relation)} WHERE {EPOCH_COLUMN} > {epoch}")
@@ -150,12 +150,21 @@ class Reading:
         """The epoch that last put rows into the relation's own table, as far as is known."""
         return max(self._ledger.last_change(mark(key), self.epoch) for mark in (filling_of, rewrite_of))
 
+    def _is_bare(self, key: str) -> bool:
+        """Whether the relation has no table of its own yet: all its rows are in batches."""
+        bare = self._ledger.last_change(bareness_of(key), self.epoch)
+        return bare > 0 and self._filled(key) <= bare
+
     def whole(self, relation: Stored, batches: str) -> tuple[str, pa.Table]:
         """The relation as SQL text that reads its appended batches by the name ``batches``, and those batches."""
         schema = self.schema(relation)
         columns = ", ".join(identifier(name) for name in schema.names)
-        text = f"(SELECT {columns} FROM {self.table(relation)} UNION ALL SELECT {columns} FROM {batches})"
-        return text, self._appended(relation, -1, schema)
+        appended, bare = self._appended(relation, -1, schema), self._is_bare(key_of(relation))
+        sources = [] if bare else [self.table(relation)]
+        if bare or appended.num_rows:
+            sources.append(batches)
+        text = " UNION ALL ".join(f"SELECT {columns} FROM {source}" for source in sources)
+        return f"({text})", appended
 
     def _appended(self, relation: Stored, since: int, schema: pa.Schema) -> pa.Table:
         """The rows appended as batches that no rewrite has folded in yet."""
@@ -184,22 +193,23 @@ class Reading:
 
     def rows(self, relation: Stored) -> int:
         """How many rows the database file holds for the relation; segments are not counted."""
-        key = literal(key_of(relation))
         try:
-            counts = f"(SELECT coalesce(sum(rows), 0) FROM book.appended WHERE relation = {key})"
-            return int(self._fetch(f"SELECT count(*) + {counts} FROM {self.table(relation)}")[0][0])
+            return sum(self.queued(relation))
         except duckdb.CatalogException:
             raise no_relation(relation) from None
 
     def queued(self, relation: Stored) -> tuple[int, int]:
         """How many of these rows were there when the relation was last rewritten, and how many came since."""
-        key = literal(key_of(relation))
+        key = key_of(relation)
+        batches = f"(SELECT coalesce(sum(rows), 0) FROM book.appended WHERE relation = {literal(key)})"
+        if self._is_bare(key):
+            return 0, int(self._fetch(f"SELECT {batches}")[0][0])
         merged = self.rewritten(relation)
-        old, new, batches = self._fetch(
+        old, new, waiting = self._fetch(
             f"SELECT count(*) FILTER ({EPOCH_COLUMN} <= {merged}), count(*) FILTER ({EPOCH_COLUMN} > {merged}), "
-            f"(SELECT coalesce(sum(rows), 0) FROM book.appended WHERE relation = {key}) FROM {self.table(relation)}"
+            f"{batches} FROM {self.table(relation)}"
         )[0]
-        return int(old), int(new + batches)
+        return int(old), int(new + waiting)
 
     def manifest(self, relation: Stored) -> list[Segment]:
         """The relation's segments, oldest first, each checked against its checksum when it is first asked for."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.errors import CatalogError, StoreError
 from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
-from headrace.store.ledger import CATALOG, MARKS, Ledger, filling_of, rewrite_of
+from headrace.store.ledger import CATALOG, MARKS, Ledger, bareness_of, filling_of, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, Stored, key_of, no_relation
 
 BATCH_ROWS = 16_384
@@ -115,8 +115,12 @@ class Transaction(Reading):
 
     # -- relations -------------------------------------------------------------------------------
 
-    def create_relation(self, relation: Stored, schema: pa.Schema) -> None:
-        """Make an empty stored relation."""
+    def create_relation(self, relation: Stored, schema: pa.Schema, *, bare: bool = False) -> None:
+        """Make an empty stored relation.
+
+        A ``bare`` one gets a table of its own when it is first rewritten, or gets more rows than a batch has: each
+        table there is makes the making of the next one dearer.
+        """
         key = key_of(relation)
         names = [key_of(name) for name in schema.names]
         if not key or not names or EPOCH_COLUMN in names or len(set(names)) < len(names):
@@ -128,7 +132,10 @@ class Transaction(Reading):
         if key in self.schemas:
             raise StoreError("RELATION_EXISTS", f"relation {relation!r} is stored already", hint="choose another name")
         self.schemas[key] = schema.remove_metadata()
-        self._fill(key, schema.empty_table())
+        if bare:
+            self.changed.add(bareness_of(key))
+        else:
+            self._fill(key, schema.empty_table())
         arrow = schema.remove_metadata().serialize().to_pybytes()
         with writing(self._segments.parent):
             self.cursor.execute(
@@ -139,13 +146,16 @@ class Transaction(Reading):
 
     def append(self, relation: Stored, rows: pa.Table) -> None:
         """Add rows to a stored relation, stamped with this epoch."""
-        rows = self._conform(relation, rows)
+        key, rows = key_of(relation), self._conform(relation, rows)
         if rows.num_rows:
-            # `rows` is found by DuckDB in this frame: registering a view costs more than the insert.
-            with writing(self._segments.parent):
-                self.cursor.execute(f"INSERT INTO {self.table(relation)} SELECT *, {self.epoch} FROM rows")
-            self.written += rows.num_rows
-            self.changed |= {key_of(relation), filling_of(key_of(relation))}
+            if self._is_bare(key):
+                self._fill(key, rows)
+            else:
+                # `rows` is found by DuckDB in this frame: registering a view costs more than the insert.
+                with writing(self._segments.parent):
+                    self.cursor.execute(f"INSERT INTO {self.table(key)} SELECT *, {self.epoch} FROM rows")
+                self.written += rows.num_rows
+            self.changed |= {key, filling_of(key)}
 
     def append_batches(self, batches: Mapping[Any, pa.Table]) -> None:
         """Add rows to many stored relations, stamped with this epoch, at about the cost of one.
@@ -205,11 +215,16 @@ class Transaction(Reading):
     def rename(self, relation: Stored, new: Stored) -> None:
         """Have a stored relation known by another reference, with all it holds."""
         key, other = self._known(relation), key_of(new)
-        self._execute(f"ALTER TABLE {self.table(key)} RENAME TO {identifier(other)}")
+        if self._is_bare(key):
+            self.changed.add(bareness_of(other))
+        else:
+            self._execute(f"ALTER TABLE {self.table(key)} RENAME TO {identifier(other)}")
+            self.changed.add(filling_of(other))
         for table in ("relations", "appended", "segments"):
             self._execute(f"UPDATE book.{table} SET relation = {literal(other)} WHERE relation = {literal(key)}")
         self.schemas[other] = self.schemas.pop(key)
-        self.changed |= {key, other, filling_of(other)}
+        self.changed |= {key, other}
+        self.changed.discard(bareness_of(key))
         self._renew(key)
 
     def respell(self, names: Mapping[str, Stored]) -> None:
@@ -243,12 +258,14 @@ class Transaction(Reading):
     def drop_relation(self, relation: Stored) -> None:
         """Remove a stored relation with its rows and segments."""
         key = self._known(relation)
-        self._execute(f"DROP TABLE {self.table(key)}")
+        if not self._is_bare(key):
+            self._execute(f"DROP TABLE {self.table(key)}")
         for table in ("relations", "appended"):
             self._execute(f"DELETE FROM book.{table} WHERE relation = {literal(key)}")
         self.remove_segments(key)
         del self.schemas[key]
         self.made.discard(key)
+        self.changed.discard(bareness_of(key))
         # What is stored under this name later has nothing to do with what a reader may have kept of it.
         self.changed.add(key)
         self._renew(key)
@@ -263,6 +280,11 @@ class Transaction(Reading):
 
     def _filled(self, key: str) -> int:
         return self.epoch if self.changed & {filling_of(key), rewrite_of(key)} else super()._filled(key)
+
+    def _is_bare(self, key: str) -> bool:
+        if bareness_of(key) in self.changed:
+            return True
+        return not self.changed & {filling_of(key), rewrite_of(key)} and super()._is_bare(key)
 
     def _recent(self, key: str, since: int) -> list[pa.Table] | None:
         return None if key in self.batches or key in self.renewed else super()._recent(key, since)
@@ -298,6 +320,7 @@ class Transaction(Reading):
         # Snapshots that are open keep the old one.
         columns = ", ".join(identifier(name) for name in rows.schema.names)
         self.written += rows.num_rows
+        self.changed.discard(bareness_of(key))
         self._execute_over(
             rows,
             f"CREATE OR REPLACE TABLE {self.table(key)} AS "

@@ -11,7 +11,7 @@ from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import quote_native
 from headrace.inside.listing import Line, listing
 from headrace.keep.answers import Evaluated
-from headrace.plan.pipelines import State
+from headrace.keep.kept import KeptState
 from headrace.sql.options import span_text
 from headrace.store import Snapshot
 from headrace.table import query
@@ -73,7 +73,7 @@ class ViewLine(Line):
     @cached_property
     def _sizes(self) -> list[tuple[int, int, int]]:
         view = self._view
-        return [size_of(self.asked.snapshot, s.ref, view.plan.state(s.name)) for s in view.states] if view else []
+        return [size_of(self.asked.snapshot, state) for state in view.states] if view else []
 
     @property
     def queue_rows(self) -> int | None:
@@ -154,24 +154,18 @@ class ViewLine(Line):
         return None if self.retain is None else self.asked.counts.get(str(self.relation.number), 0)
 
 
-def size_of(snapshot: Snapshot, relation: int, state: State) -> tuple[int, int, int]:
-    """A stored state's rows, those of them that came after its last merge, and the bytes of all values."""
-    _, batches = snapshot.whole(relation, "batches")
+def size_of(snapshot: Snapshot, kept: KeptState) -> tuple[int, int, int]:
+    """A state's rows, those of them that came after its last merge, and the bytes of all values."""
+    assert kept.folds is not None
+    columns = kept.folds.schema
     lengths = {"string": "strlen({})", "binary": "octet_length({})"}
     lengths |= dict.fromkeys(("array", "struct", "map"), "strlen(CAST({} AS VARCHAR))")
-    texts = [lengths[f.type.name].format(quote_native(f.name)) for f in state.schema if f.type.name in lengths]
-    fixed = sum(_width(f) for f in state.schema)
-    sized = " + ".join([f"count(*) * {fixed}", *(f"coalesce(sum({t}), 0)" for t in texts)])
-    # A merge stamps all its rows with its own epoch; whatever is younger was appended since, and so was every batch.
-    columns = ", ".join(quote_native(f.name) for f in state.schema)
-    merged = snapshot.rewritten(relation)
-    found = snapshot.query(
-        f"SELECT count(*) AS n, count(*) FILTER (queued) AS queued, ({sized})::BIGINT AS bytes FROM ("
-        f"SELECT {columns}, __epoch > {merged} AS queued FROM {snapshot.table(relation)} "
-        f"UNION ALL SELECT {columns}, TRUE FROM batches)",
-        batches=batches,
-    ).to_pylist()[0]
-    return found["n"], found["queued"], found["bytes"]
+    texts = [lengths[f.type.name].format(quote_native(f.name)) for f in columns if f.type.name in lengths]
+    sized = " + ".join([f"count(*) * {sum(map(_width, columns))}", *(f"coalesce(sum({t}), 0)" for t in texts)])
+    merged, queued = kept.home.queued(snapshot, kept.ref) or (0, 0)
+    source, tables = kept.home.native(snapshot, kept, "__appended")
+    (found,) = snapshot.query(f"SELECT ({sized})::BIGINT AS bytes FROM {source}", **tables).column("bytes").to_pylist()
+    return merged + queued, queued, found
 
 
 def _width(field: Field) -> int:
