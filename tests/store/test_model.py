@@ -95,6 +95,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.place = Path(tempfile.mkdtemp(prefix="headrace-test-"))
         self.store = Store.open(self.place / "db")
         self.model = Model()
+        self.bare = self.as_batches = False
+        """In turns: with and without a table of its own; into it or beside it."""
 
     def teardown(self) -> None:
         self.store.close()
@@ -142,9 +144,14 @@ class StoreMachine(RuleBasedStateMachine):
             case ("drop", name):
                 tx.drop(name)
             case ("create", name):
-                tx.create_relation(name, SCHEMA)
+                tx.create_relation(name, SCHEMA, bare=self.bare)
+                self.bare = not self.bare
             case ("append", name, rows):
-                tx.append(name, table(rows))
+                if self.as_batches:
+                    tx.append_batches({name: table(rows)})
+                else:
+                    tx.append(name, table(rows))
+                self.as_batches = not self.as_batches
             case ("replace", name, rows, altered):
                 tx.replace(name, table(rows), altered=altered)
             case ("forget", name):

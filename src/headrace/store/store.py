@@ -71,6 +71,8 @@ class Store:
             relation: pa.ipc.read_schema(pa.py_buffer(arrow))
             for relation, arrow in root.execute("SELECT relation, arrow FROM book.relations").fetchall()
         }
+        found = root.execute("SELECT key, name, kind FROM book.definitions").fetchall()
+        names = {key: (name, kind) for key, name, kind in found}
         self._numbers = itertools.count(_highest(root, self._ledger) + 1)
         folded = root.execute("SELECT min(epoch) FROM book.epochs").fetchall()[0][0]
         cursor = root.cursor()
@@ -80,6 +82,7 @@ class Store:
             self._ledger,
             self._readers,
             schemas,
+            names,
             head,
             folded,
             durability="none" if claimed is not None else durability,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -21,6 +21,8 @@ from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
 from headrace.store.ledger import CATALOG, MARKS, Ledger, bareness_of, filling_of, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, Stored, key_of, no_relation
+
+V = TypeVar("V")
 
 BATCH_ROWS = 16_384
 """Appended rows that are kept as one batch; more go into the relation's own table."""
@@ -44,6 +46,48 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+class Draft(Generic[V]):
+    """A mapping as one transaction sees it, at the cost of what it alters, however large the mapping is.
+
+    >>> known = {"a": 1, "b": 2}; draft = Draft(known)
+    >>> draft["c"] = 3; del draft["a"]
+    >>> "a" in draft, draft["b"], draft["c"], known
+    (False, 2, 3, {'a': 1, 'b': 2})
+    >>> draft.settle(); known
+    {'b': 2, 'c': 3}
+    """
+
+    def __init__(self, known: dict[str, V]) -> None:
+        self._known = known
+        self._altered: dict[str, V | None] = {}
+
+    def get(self, key: str) -> V | None:
+        return self._altered[key] if key in self._altered else self._known.get(key)
+
+    def __contains__(self, key: str) -> bool:
+        return self.get(key) is not None
+
+    def __getitem__(self, key: str) -> V:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: str, value: V) -> None:
+        self._altered[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        self._altered[key] = None
+
+    def settle(self) -> None:
+        """The transaction is committed."""
+        for key, value in self._altered.items():
+            if value is None:
+                self._known.pop(key, None)
+            else:
+                self._known[key] = value
+
+
 class Transaction(Reading):
     """Changes that become one epoch together."""
 
@@ -53,11 +97,14 @@ class Transaction(Reading):
         epoch: int,
         segments: Path,
         ledger: Ledger,
-        schemas: Mapping[str, pa.Schema],
+        schemas: dict[str, pa.Schema],
+        names: dict[str, tuple[str, str]],
     ) -> None:
         super().__init__(cursor, epoch, segments, ledger)
-        self.schemas = dict(schemas)
+        self.schemas = Draft(schemas)
         """Schemas of the stored relations as this transaction sees them."""
+        self.names = Draft(names)
+        """Names and kinds of definitions, by key."""
         self.changed: set[str] = set()
         """Relations whose content this epoch alters."""
         self.recorded: list[tuple[str, int]] = []
@@ -83,11 +130,11 @@ class Transaction(Reading):
 
     def put(self, name: str, kind: str, definition: Mapping[str, Any]) -> None:
         """Enter a definition under a name that is still free (case does not distinguish names)."""
-        found = self._fetch(f"SELECT name, kind FROM book.definitions WHERE key = {literal(key_of(name))}")
-        if found:
+        found = self.names.get(key_of(name))
+        if found is not None:
             raise CatalogError(
                 "TABLE_OR_VIEW_ALREADY_EXISTS",
-                f"a {found[0][1]} named {found[0][0]!r} exists",
+                f"a {found[1]} named {found[0]!r} exists",
                 hint="drop it first, or choose another name",
             )
         body = json.dumps(definition, ensure_ascii=False, allow_nan=False)
@@ -95,6 +142,7 @@ class Transaction(Reading):
             "INSERT INTO book.definitions VALUES "
             f"({literal(name)}, {literal(key_of(name))}, {literal(kind)}, {literal(body)}, {FORMAT}, {self.epoch})"
         )
+        self.names[key_of(name)] = (name, kind)
         self.changed.add(CATALOG)
 
     def redefine(self, name: str, definition: Mapping[str, Any]) -> None:
@@ -109,6 +157,7 @@ class Transaction(Reading):
         gone = self._fetch(f"DELETE FROM book.definitions WHERE key = {literal(key_of(name))} RETURNING body")
         if not gone:
             raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"nothing is named {name!r}", hint="check the name")
+        del self.names[key_of(name)]
         self.changed.add(CATALOG)
         if number := json.loads(gone[0][0]).get("number"):
             self.changed.add(rewrite_of(key_of(number)))  # so that nobody gets it again
@@ -222,7 +271,8 @@ class Transaction(Reading):
             self.changed.add(filling_of(other))
         for table in ("relations", "appended", "segments"):
             self._execute(f"UPDATE book.{table} SET relation = {literal(other)} WHERE relation = {literal(key)}")
-        self.schemas[other] = self.schemas.pop(key)
+        self.schemas[other] = self.schemas[key]
+        del self.schemas[key]
         self.changed |= {key, other}
         self.changed.discard(bareness_of(key))
         self._renew(key)

@@ -67,6 +67,7 @@ class Writer:
         ledger: Ledger,
         readers: Readers,
         schemas: dict[str, pa.Schema],
+        names: dict[str, tuple[str, str]],
         head: Marker,
         folded: int,
         *,
@@ -78,6 +79,7 @@ class Writer:
         self._ledger = ledger
         self._readers = readers
         self._schemas = schemas
+        self._names = names
         self._head = head
         self._folded = folded
         self._durability = durability
@@ -224,7 +226,7 @@ class Writer:
     def _commit(self, work: Callable[[Transaction], T], label: str) -> T:
         cursor, ledger, path = self._cursor, self._ledger, self._directory.path
         ledger.durability.check()
-        tx = Transaction(cursor, ledger.epoch + 1, self._directory.segments, ledger, self._schemas)
+        tx = Transaction(cursor, ledger.epoch + 1, self._directory.segments, ledger, self._schemas, self._names)
         with writing(path):
             cursor.execute("BEGIN")
         announced = False
@@ -251,7 +253,8 @@ class Writer:
                 ledger.recent.withdraw(tx.epoch, tx.batches)
             self._roll_back()
             raise
-        self._schemas = tx.schemas
+        tx.schemas.settle()
+        tx.names.settle()
         self._head = Marker(self._head.database, tx.epoch, at)
         ledger.settle(tx.epoch, tx.recorded)
         self._readers.doom(tx.epoch, tx.doomed)
