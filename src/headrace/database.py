@@ -162,7 +162,8 @@ class Database:
         with self.in_use():
             if asked is None:
                 inline = inline_rows(text, ZoneInfo(self._runtime.settings.time_zone))
-                if inline is not None and isinstance(self.catalog.find(inline.name), Stream | Table):
+                target = self.catalog.find(inline.name) if inline is not None else None
+                if inline is not None and target is not None and (target.is_stream or target.is_table):
                     return self._insert_inline(inline)
                 with at_once():
                     statement = s.parse(text)
@@ -223,7 +224,7 @@ class Database:
             if isinstance(target, Table):
                 raise CatalogError(
                     "WRONG_COMMAND_FOR_OBJECT_TYPE",
-                    f"{target.name} is a table, not a stream",
+                    f"{target.name} is a {target.kind}, not a stream",
                     hint="attach feeds streams",
                 )
             return self._attachments.start(

@@ -87,6 +87,11 @@ class Relation:
         return False
 
     @property
+    def expansion(self) -> str | None:
+        """The statement whose query is read in its place; None if it is read itself."""
+        return None
+
+    @property
     def primary_key(self) -> tuple[str, ...]:
         return ()
 

@@ -30,6 +30,10 @@ class View(Relation):
     def is_kept(self) -> bool:
         return self.continuous
 
+    @property
+    def expansion(self) -> str | None:
+        return None if self.continuous else self.text
+
     def notes(self, kept: Sequence[Note]) -> list[Note]:
         return [
             ("# kind", "continuous view" if self.continuous else "view", ""),

@@ -288,7 +288,7 @@ class Samples(Family):
 def bound(statement: CreateSample, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[Node, tuple[Field, ...]]:
     """The plan of the rows a sample draws from, and its columns; an error says what it cannot be."""
     stream = catalog.get(statement.of, position=statement.of_position)
-    if not isinstance(stream, Stream):
+    if not stream.is_stream:
         raise CatalogError(
             "WRONG_COMMAND_FOR_OBJECT_TYPE",
             f"a sample is kept of a stream, and {stream.name} is none",

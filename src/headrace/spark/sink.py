@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from headrace.base.parquet_files import parquet_writer
-from headrace.catalog import Stream, View
+from headrace.catalog import Stream
 from headrace.errors import CatalogError, DataError
 from headrace.input.rows import to_arrow
 from headrace.spark.published import definition, zone_of
@@ -143,12 +143,7 @@ class BatchSink(DataSourceArrowWriter):
 
 def _stream(database: Path, name: str) -> Stream:
     found = definition(database, name).relation
-    if isinstance(found, View):
-        raise CatalogError(
-            "CANNOT_INSERT_INTO_VIEW",
-            f"{found.name} is a view",
-            hint=f"insert into what it reads: {', '.join(found.reads)}",
-        )
+    found.refuse_rows(None)
     if not isinstance(found, Stream):
         raise CatalogError(
             "WRONG_COMMAND_FOR_OBJECT_TYPE",

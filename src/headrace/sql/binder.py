@@ -14,7 +14,7 @@ from typing import Literal as Choice
 
 from sqlglot import exp
 
-from headrace.catalog import Catalog, Relation, Stream, Table, View
+from headrace.catalog import Catalog, Relation, Stream, Table
 from headrace.catalog.sample import Sample
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
@@ -339,8 +339,8 @@ class Binder:
         return replace(scan, oldest=place == "oldest")
 
     def _scan(self, relation: Relation) -> Node:
-        if isinstance(relation, View) and not relation.continuous:
-            statement = parse(relation.text)
+        if relation.expansion is not None:
+            statement = parse(relation.expansion)
             assert isinstance(statement, CreateViewStatement)
             plan = Binder(self.catalog.as_read_by(relation), self.analyzer).query(statement.query)
             return renaming(plan, [f.name for f in relation.columns])
