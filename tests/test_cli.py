@@ -123,7 +123,7 @@ ERRORS = [
     (["sql", "--db", "bytes.sql/below", "SELECT 1"], ""),
     (["sql", "--db", "/proc/none/d", "SELECT 1"], ""),
     (["sql", "script.sql"], "USAGE"),
-    (["sql", "UPDATE t SET a = 1"], "NOT_YET_SUPPORTED"),
+    (["sql", "UPDATE t SET a = 1"], "TABLE_OR_VIEW_NOT_FOUND"),
     (["sql", "BEGIN"], "NOT_YET_SUPPORTED"),
     (["sql", "CREATE TABLE t (a INTEGR)"], "UNSUPPORTED_DATATYPE"),
     (["sql", "CREATE STREAM s (a VARIANT)"], "NOT_YET_SUPPORTED"),

@@ -27,7 +27,7 @@ import headrace.view.making  # noqa: F401
 from headrace.base.boundary import callback_given, option_given, path_given, public, text_given
 from headrace.base.interrupts import at_once, check, interruptible, shielded
 from headrace.base.wording import counted
-from headrace.catalog import Catalog, Relation, Stream, Table
+from headrace.catalog import KINDS, Catalog, Relation, Stream, Table
 from headrace.engine.session import Session, require_session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
@@ -46,8 +46,10 @@ from headrace.spark.attach import Attachment, Attachments
 from headrace.spark.porter import Porter
 from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
+from headrace.sql.changes import Delete, Merge, Truncate, Update
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
+from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
 from headrace.statement.load import Loaded, Loader, SentBatch, target_of
@@ -136,6 +138,7 @@ class Database:
             self._reopen()
             self._inside = Inside(self._runtime, self._keeper)
             self._reader = QueryReader(self._runtime, self._keeper, self._inside, self.in_use)
+            self._changer = Changer(self._runtime, self._reader)
             self._porter = Porter(self, self._loader)
             check()
         except BaseException:
@@ -333,6 +336,8 @@ class Database:
                 return self._defined(self._drop(statement))
             case s.Insert():
                 return self._insert(statement)
+            case Update() | Delete() | Truncate() | Merge():
+                return self._changed(self._changer.run(statement))
             case s.Copy():
                 rows = self._loader.copy(self._target(statement.name, statement.position), statement, progress)
                 return self._done(f"{counted(rows, 'row')} copied into {statement.name}{rows.note}")
@@ -377,7 +382,8 @@ class Database:
             return next(d.epoch for d in snapshot.definitions() if d.name == relation.name)
 
     def _refresh(self, statement: s.Refresh) -> str:
-        relation: Relation = self.catalog.get(statement.name, position=statement.position)
+        kind = (KINDS[statement.kind],) if statement.kind else ()
+        relation: Relation = self.catalog.get(statement.name, *kind, position=statement.position)
         if not relation.is_kept:
             kinds = [family.relation for family in FAMILIES.values()]
             self.catalog.get(statement.name, *kinds, position=statement.position)
@@ -396,7 +402,19 @@ class Database:
         target = self._target(statement.name, statement.position)
         with storing(statement.query):
             rows = self._reader.rows(statement)
+        if statement.overwrite:
+            if not isinstance(target, Table):
+                raise CatalogError(
+                    "WRONG_COMMAND_FOR_OBJECT_TYPE",
+                    f"{target.name} is a stream, whose rows are not kept",
+                    position=statement.position,
+                    hint="INSERT INTO a stream; OVERWRITE is for tables",
+                )
+            return self._changed(self._changer.overwrite(target, rows))
         return self._inserted(target, self._loader.insert(target, rows))
+
+    def _changed(self, changed: Changed) -> Result:
+        return Result(pa.table({"num_affected_rows": [changed.rows]}), message=changed.message)
 
     def _inserted(self, target: Stream | Table, count: Loaded) -> Result:
         return self._done(f"{counted(count, 'row')} inserted into {target.name}{count.note}")

@@ -109,10 +109,12 @@ def test_a_folder_that_was_never_finished_goes_after_a_while(place: Path) -> Non
 
 
 def test_a_forked_child_neither_removes_nor_holds_its_parents_folder(place: Path) -> None:
-    text = OPENS.replace("time.sleep(600)", "import os; os.fork() or time.sleep(2); os._exit(0)")
+    forks = "import os; os.fork() or (print('forked', flush=True), time.sleep(2)); os._exit(0)"
+    text = OPENS.replace("time.sleep(600)", forks)
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     folder = Path(process.stdout.readline().strip())
+    assert process.stdout.readline() == "forked\n"  # the child has let go of what it got by the fork
     process.wait()  # the child lives on
     temporary.sweep()
     assert not folder.exists()

@@ -254,7 +254,7 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path) -> None:
         store.commit(lambda tx: tx.add_segment("t", file, 1))
     with duckdb.connect(str(path / directory.DATABASE)) as raw:
         raw.execute("ALTER TABLE book.segments DROP COLUMN bytes; ALTER TABLE book.segments DROP COLUMN crc")
-        raw.execute("DROP TABLE book.appended; ALTER TABLE book.epochs DROP COLUMN counted")
+        raw.execute("DROP TABLE book.deleted; DROP TABLE book.appended; ALTER TABLE book.epochs DROP COLUMN counted")
         raw.execute("INSERT INTO book.counts VALUES ('stream s', 7, 1)")
         raw.execute("UPDATE book.meta SET value = '1' WHERE key = 'format'")
     for _ in range(2):
@@ -262,8 +262,8 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path) -> None:
             assert snapshot.segments("t") == [file]
             assert snapshot.counts() == {"stream s": 7}
     with duckdb.connect(str(path / directory.DATABASE)) as raw:
-        assert raw.execute("SELECT value FROM book.meta WHERE key = 'format'").fetchall() == [("5",)]
-    assert file_format.FORMAT == 5
+        assert raw.execute("SELECT value FROM book.meta WHERE key = 'format'").fetchall() == [("6",)]
+    assert file_format.FORMAT == 6
 
 
 # -- ways of committing ----------------------------------------------------------------------------

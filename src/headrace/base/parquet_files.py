@@ -72,13 +72,17 @@ def _safe_statistics(schema: pa.Schema) -> list[str] | bool:
     return safe or False
 
 
-def native_scan(files: Sequence[Path | str], *, numbered: bool = False) -> str:
+def native_scan(files: Sequence[Path | str], *, numbered: bool = False, named: str | None = None) -> str:
     """The files as a DuckDB table expression, all of one schema; ``numbered`` with a column :data:`ROW_NUMBER`.
+
+    A column ``named`` so has the path of each row's file.
 
     A file is given as a struct: a path as text would be a pattern.
     """
     listed = ", ".join(f"{{'filename': {_literal(os.fspath(file))}}}" for file in files)
     options = {**_NATIVE, ROW_NUMBER: "true" if numbered else "false"}
+    if named is not None:
+        options["filename"] = _literal(named)
     return f"read_parquet([{listed}], {', '.join(f'{name}={value}' for name, value in options.items())})"
 
 

@@ -101,6 +101,11 @@ class Catalog:
         """The relation of that number, whatever it is called now."""
         return self.numbers.get(number)
 
+    def require_there(self, relation: Relation) -> None:
+        """An error if a relation was dropped since it was looked up, whatever goes under its name now."""
+        if relation.number not in self.numbers:
+            raise gone(relation.name)
+
     def table_at(self, number: int) -> Table | None:
         """The table of that number, if it is one."""
         found = self.numbers.get(number)
@@ -171,6 +176,15 @@ class Catalog:
             numbers.pop(gone.number, None)
             _unread(readers, gone, self.numbers)
         return Catalog(self.version + 1, known, readers, numbers)
+
+
+def gone(name: str) -> CatalogError:
+    """What to say of a relation that was dropped since a statement looked it up."""
+    return CatalogError(
+        "TABLE_OR_VIEW_NOT_FOUND",
+        f"{name} was dropped meanwhile",
+        hint="nothing was changed; ask again if there is another one of that name",
+    )
 
 
 def _reads(relation: Relation, numbers: Mapping[int, Relation]) -> set[str]:

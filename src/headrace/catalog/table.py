@@ -8,7 +8,11 @@ from typing import Any, ClassVar
 
 from headrace.catalog.relation import Note, Relation, kind
 from headrace.errors import CatalogError, Position
-from headrace.types import Schema
+from headrace.types import BIGINT, STRING, Field, Schema
+
+FILE, ROW = "__file", "__row"
+PLACE = (Field(FILE, STRING), Field(ROW, BIGINT))
+"""The columns that say where a row of a table is, for whoever is to change it: nobody else sees them."""
 
 
 @dataclass(frozen=True, slots=True)

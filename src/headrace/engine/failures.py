@@ -68,6 +68,8 @@ _BUILT_IN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _OWN = re.compile(r"\[([A-Z][A-Z_]*(?:\.[A-Z_]+)?)\] (.*)", re.DOTALL)
+_OWN_ADVICE = re.compile(r"(?<=[Dd]ivision by zero) in expression .*")
+"""What the native engine advises about settings of its own, and columns by names of ours."""
 _PREFIX = re.compile(r"^[A-Z][A-Za-z ]* Error: ")
 
 
@@ -81,6 +83,7 @@ def from_duckdb(error: duckdb.Error) -> HeadraceError:
     line = _first_line(text)
     for pattern, condition in _BUILT_IN:
         if pattern.search(line):
+            line = _OWN_ADVICE.sub("", line)
             return NativeCannot(line) if condition == CANNOT else _execution(condition, line)
     return _execution("NATIVE_ENGINE_FAILED", line)
 

@@ -140,8 +140,9 @@ class TableLine(Line):
     def rows(self) -> int | None:
         if self.relation.files is not None:
             return None  # to know it, the files would have to be read
-        tail = self.relation.number
-        return self.asked.snapshot.rows(tail) + sum(s.rows for s in self.asked.snapshot.manifest(tail))
+        snapshot, number = self.asked.snapshot, self.relation.number
+        in_files = sum(s.rows for s in snapshot.manifest(number)) - sum(snapshot.deleted(number).values())
+        return snapshot.rows(number) + in_files
 
     @property
     def primary_key(self) -> str:

@@ -89,6 +89,8 @@ def _of_table(
         return _of_files(runtime, table, fields, size, rng)
     if any(c.name.lower() == ROW_NUMBER for c in table.columns):
         return None  # its rows cannot be told apart by that name
+    if snapshot.deleted(table.number):
+        return None  # some of its rows are not there any more
     relation = table.number
     stretches = [stretch_of(str(path)) for path in snapshot.segments(relation)]
     tail = snapshot.rows(relation)

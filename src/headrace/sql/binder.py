@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from headrace.catalog import Catalog, Relation, Stream, Table
 from headrace.catalog.sample import Sample
+from headrace.catalog.table import PLACE
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import (
@@ -36,6 +37,7 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.refs import KeptRef, RelationRef, StreamRef, TableRef
 from headrace.sql.blocks import Block, boolean, refuse_aggregates
+from headrace.sql.changes import is_placed
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.estimates import COUNTS, has_counts, with_estimates
 from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
@@ -302,6 +304,9 @@ class Binder:
         name = table.name.lower()
         if name in ctes:
             return ctes[name]
+        if is_placed(table):
+            changed: Table = self.catalog.get(table.name, Table, position=position_of(table))
+            return Leaf.of(_ref(changed), (*changed.columns, *PLACE))
         if has_counts(table):
             sample = self.catalog.get(table.name, Sample)
             return Leaf.of(_ref(sample), (*sample.columns, *COUNTS))

@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from headrace.catalog import KINDS, Buffer, FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.sql.changes import CHANGES, Change
 from headrace.sql.columns import definition
 from headrace.sql.copy_options import copy_options
 from headrace.sql.cursor import Cursor
@@ -80,6 +81,8 @@ class Insert:
     columns: tuple[str, ...]
     query: exp.Expr
     position: Position
+    overwrite: bool = False
+    """Whether the rows take the place of all that are there."""
 
 
 @dataclass(frozen=True)
@@ -128,24 +131,17 @@ class Refresh:
     restart: bool
     """Whether the view is to begin again: tables read anew, its state emptied."""
     position: Position
+    kind: str = ""
+    """What it is said to be, if that is said."""
 
 
 F = TypeVar("F", bound="Callable[[StatementReader], Create]")
-Statement = Create | Insert | Copy | Query | Explain | Show | Describe | Drop | Refresh
+Statement = Create | Insert | Change | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
 _READ = "views that read it go first (DESCRIBE shows their text; over a stream they begin empty again)"
-_ANEW = (
-    "make it anew: CREATE TABLE kept AS SELECT … with the rows as they should be, DROP TABLE t, CREATE TABLE t (…), "
-    f"INSERT INTO t SELECT * FROM kept, DROP TABLE kept; {_READ}. A table over files, USING parquet LOCATION '…', "
-    "changes with its files"
-)
 _ALONE = "leave it out: each statement commits by itself, or changes nothing"
 _NOT_YET = {
-    "UPDATE": ("UPDATE of a table", _ANEW),
-    "DELETE": ("DELETE from a table", _ANEW),
-    "MERGE": ("MERGE INTO a table", _ANEW),
-    "TRUNCATE": ("TRUNCATE of a table", f"DROP TABLE t, then CREATE TABLE t (…) again; {_READ}"),
     "ALTER": (
         "ALTER of a relation",
         "DROP it and CREATE it as it should be; CREATE TABLE kept AS SELECT * FROM t keeps a table's rows meanwhile, "
@@ -221,6 +217,8 @@ class StatementReader(Cursor):
             return self.create()
         if first == "INSERT":
             return self.insert()
+        if first in CHANGES:
+            return CHANGES[first](self)
         if first == "COPY":
             return self.copy()
         if first == "EXPLAIN":
@@ -293,13 +291,15 @@ class StatementReader(Cursor):
 
     def refresh(self) -> Refresh:
         self.at += 1
+        kind = ""
         if self.word().lower() in KINDS and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
+            kind = self.word().lower()
             self.at += 1
         position = self.position()
         name = self.name()
         restart = self.take("RESTART")
         self.end()
-        return Refresh(name, restart, position)
+        return Refresh(name, restart, position, kind)
 
     def copy(self) -> Copy:
         self.at += 1
@@ -447,9 +447,10 @@ class StatementReader(Cursor):
 
     def insert(self) -> Insert:
         self.at += 1
-        if self.word() == "OVERWRITE":
-            raise NotYetSupported("INSERT OVERWRITE", position=self.position())
-        if not self.take("INTO"):
+        overwrite = self.take("OVERWRITE")
+        if overwrite and self.word() in ("DIRECTORY", "LOCAL"):
+            raise NotYetSupported("INSERT OVERWRITE DIRECTORY", position=self.position(), hint="write the DataFrame")
+        if not overwrite and not self.take("INTO"):
             self.fail("INTO and a relation")
         self.take("TABLE")
         position = self.position()
@@ -464,7 +465,7 @@ class StatementReader(Cursor):
             raise NotYetSupported("INSERT … BY NAME", position=self.position())
         if not self.at_query():
             self.fail("VALUES or a query")
-        return Insert(name, names, self.rest_as_query(), position)
+        return Insert(name, names, self.rest_as_query(), position, overwrite)
 
 
 def _or(words: Iterable[str]) -> str:

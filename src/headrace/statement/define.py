@@ -59,7 +59,7 @@ class Definer:
 
             def work(tx: Transaction) -> None:
                 for ref in relation.owns.values():
-                    tx.create_relation(ref, arrow_schema(relation.columns))
+                    tx.create_relation(ref, tables.tail_schema(relation))
 
             try:
                 if isinstance(relation, Stream) and relation.buffer is not None:
@@ -85,12 +85,12 @@ class Definer:
         file = self._runtime.store.new_segment(relation) if rows.num_rows >= tables.TAIL_ROWS else None
 
         def work(tx: Transaction) -> None:
-            tx.create_relation(relation, arrow_schema(table.columns))
+            tx.create_relation(relation, tables.tail_schema(table))
             if file is None:
-                tx.append(relation, rows)
+                tables.append(self._runtime, tx, table, rows)
             else:
                 tx.add_segment(relation, file, rows.num_rows)
-            tx.count(relation, rows.num_rows)
+                tx.count(relation, rows.num_rows)
 
         try:
             if file is not None:

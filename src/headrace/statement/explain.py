@@ -16,7 +16,9 @@ from headrace.plan.window import split_window, streams_out
 from headrace.rings.home import terms_of
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
+from headrace.sql.changes import Delete, Merge, Truncate, Update
 from headrace.sql.options import span_text
+from headrace.statement.change import Changer
 from headrace.statement.define import columns_of
 from headrace.statement.load import target_of
 from headrace.statement.read import QueryReader
@@ -49,6 +51,12 @@ def explain(reader: QueryReader, keeper: Keeper, statement: s.Statement) -> pa.T
             *indented(plan),
             *_fed(catalog, statement.name),
         ]
+    elif isinstance(statement, Update | Delete | Truncate | Merge):
+        plans = Changer(runtime, reader).plans(statement)
+        name = statement.name if isinstance(statement, Truncate) else statement.target.name
+        lines = [] if plans else [f"All rows of {name} go, without being read"]
+        for plan in plans:
+            lines += [f"Rows of {name} and what becomes of them, by {place_said(runtime, plan)}", *indented(plan)]
     elif isinstance(statement, s.Copy):
         target = target_of(catalog, statement.name, statement.position)
         lines = [f"Copy files into {target.kind} {target.name}, by {by_size(runtime)}"]

@@ -288,7 +288,7 @@ class Loader:
             with self._turn(attempt, took):
                 began = time.monotonic()
                 catalog = self._runtime.catalog
-                catalog.get(stream.name, Stream)
+                catalog.require_there(stream)
                 try:
                     fed = self._keeper.fed(stream, catalog)
                     begun = delivery.begin()

@@ -183,19 +183,28 @@ class QueryReader:
         """The rows of a plan that reads no stream, as of now."""
         return self._finished(plan)
 
+    def rows_together(self, plans: Sequence[Node], over: Kept | None = None) -> list[pa.Table]:
+        """The rows of plans that read no stream, all as of one snapshot; states are those of one kept relation."""
+        each = []
+        for plan in plans:
+            whole, drawings = lifted(self._runtime, plan)
+            part = query.Prepared(self._runtime, whole)
+            kept = self._kept_of((part, *(d.child for d in drawings)))
+            each.append(_Planned(self._catalog.version, part, kept, None, drawings=drawings))
+        refresh(self._runtime, [table for planned in each for table in self._file_tables(planned)])
+        for attempt in itertools.count():
+            with self._runtime.store.read() as snapshot, suppress(query.Again):
+                patient = attempt >= _HASTY_ATTEMPTS
+                return [self._run_over(snapshot, planned, patient=patient, over=over) for planned in each]
+        raise AssertionError("never ends without an answer")
+
     def _ended(self, kept: WindowQuery) -> pa.Table:
         """The answer of a query of streams whose windows have ended."""
         return self._finished(kept.plan.upper, kept)
 
     def _finished(self, plan: Node, over: Kept | None = None) -> pa.Table:
         """The rows of a plan over states and whatever else it reads, as of now."""
-        prepared = query.Prepared(self._runtime, plan)
-        planned = _Planned(self._catalog.version, prepared, self._kept_of([prepared]), None)
-        refresh(self._runtime, self._file_tables(planned))
-        for attempt in itertools.count():
-            with self._runtime.store.read() as snapshot, suppress(query.Again):
-                return self._run_over(snapshot, planned, patient=attempt >= _HASTY_ATTEMPTS, over=over)
-        raise AssertionError("never ends without an answer")
+        return self.rows_together([plan], over)[0]
 
     def whole(self, name: str) -> tuple[int, pa.Table]:
         """The newest epoch, and all rows of a relation in it."""

@@ -109,7 +109,7 @@ class Result:
         """The first ``n`` rows as aligned text (plans and descriptions are never cut)."""
         if not isinstance(n, int) or n < 0:
             raise HeadraceError("USAGE", f"{shown(n)} rows cannot be shown", hint="give a whole number, 0 or more")
-        if not self._table.column_names:
+        if self.message or not self._table.column_names:
             return self.message
         if self._whole:
             n = len(self)
@@ -143,7 +143,7 @@ class Result:
 
     @public
     def _repr_html_(self) -> str:
-        if not self._table.column_names:
+        if self.message or not self._table.column_names:
             return f"<p>{escape(self.message)}</p>"
         head = "".join(f"<th>{escape(n)}</th>" for n in self._table.column_names)
         shown = self._table.slice(0, SHOWN)

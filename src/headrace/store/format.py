@@ -26,7 +26,7 @@ from headrace.base.private import protect
 from headrace.errors import StoreError
 from headrace.store.directory import LOG, UNFINISHED, Directory, Marker, fault_of, sync_file
 
-FORMAT = 5
+FORMAT = 6
 """The version this code writes. A newer one is refused, an older one is brought up to date at open."""
 
 _TABLES = """
@@ -37,6 +37,7 @@ CREATE TABLE book.settings (name VARCHAR, value VARCHAR);
 CREATE TABLE book.definitions (name VARCHAR, key VARCHAR, kind VARCHAR, body VARCHAR, format INTEGER, epoch BIGINT);
 CREATE TABLE book.relations (relation VARCHAR, arrow BLOB, format INTEGER, epoch BIGINT);
 CREATE TABLE book.segments (relation VARCHAR, file VARCHAR, rows BIGINT, epoch BIGINT, bytes BIGINT, crc BIGINT);
+CREATE TABLE book.deleted (relation VARCHAR, file VARCHAR, row BIGINT, epoch BIGINT);
 CREATE TABLE book.epochs (epoch BIGINT, moment BIGINT, label VARCHAR, changed VARCHAR, recorded VARCHAR,
     counted VARCHAR);
 CREATE TABLE book.sequences (source VARCHAR, low BIGINT, high BIGINT);
@@ -71,6 +72,7 @@ _UPGRADES = {
     "ALTER TABLE book.epochs ADD COLUMN counted VARCHAR DEFAULT '[]'",
     # Relations are known by numbers from here on; who reads the definitions gives them (``keep/earlier.py``).
     4: "SELECT 1",
+    5: "CREATE TABLE book.deleted (relation VARCHAR, file VARCHAR, row BIGINT, epoch BIGINT)",
 }
 
 

@@ -236,6 +236,11 @@ class Reading:
         """The files of the relation, oldest first."""
         return [segment.path for segment in self.manifest(relation)]
 
+    def deleted(self, relation: Stored) -> dict[str, int]:
+        """How many rows of the relation's files are left out, by the names of files where some are."""
+        where = f"WHERE relation = {literal(key_of(relation))}"
+        return dict(self._fetch(f"SELECT file, count(*) FROM book.deleted {where} GROUP BY file"))
+
     def files(self, prefix: str) -> list[Path]:
         """All files whose names begin so, whichever relation has them."""
         found = self._fetch(f"SELECT DISTINCT file FROM book.segments WHERE starts_with(file, {literal(prefix)})")

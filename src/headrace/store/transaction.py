@@ -206,6 +206,15 @@ class Transaction(Reading):
                 self.written += rows.num_rows
             self.changed |= {key, filling_of(key)}
 
+    def delete(self, relation: Stored, column: str, values: pa.ChunkedArray) -> None:
+        """Take the rows out that have one of these values in a column; batches are not looked at."""
+        key = self._known(relation)
+        if len(values):
+            given = pa.table({"value": values})
+            where = f"{identifier(column)} IN (SELECT value FROM rows)"
+            self._execute_over(given, f"DELETE FROM {self.table(key)} WHERE {where}")
+            self.changed |= {key, filling_of(key)}
+
     def append_batches(self, batches: Mapping[Any, pa.Table]) -> None:
         """Add rows to many stored relations, stamped with this epoch, at about the cost of one.
 
@@ -244,13 +253,13 @@ class Transaction(Reading):
         if altered:
             self.changed.add(key_of(relation))
 
-    def reshape(self, relation: Stored, schema: pa.Schema) -> None:
+    def reshape(self, relation: Stored, schema: pa.Schema, rows: pa.Table | None = None) -> None:
         """Keep the relation's rows in other types, of the same columns; a value that does not fit is an error.
 
-        Numbers that are new, at the end, are zero in all of them.
+        Numbers that are new, at the end, are zero in all of them; or these are the rows, who mean the same.
         """
         key = self._known(relation)
-        rows = self.scan(key)
+        rows = self.scan(key) if rows is None else rows
         for field in list(schema)[rows.num_columns :]:
             rows = rows.append_column(field, pa.repeat(pa.scalar(0, field.type), rows.num_rows))
         rows = rows.cast(schema)
@@ -269,7 +278,7 @@ class Transaction(Reading):
         else:
             self._execute(f"ALTER TABLE {self.table(key)} RENAME TO {identifier(other)}")
             self.changed.add(filling_of(other))
-        for table in ("relations", "appended", "segments"):
+        for table in ("relations", "appended", "segments", "deleted"):
             self._execute(f"UPDATE book.{table} SET relation = {literal(other)} WHERE relation = {literal(key)}")
         self.schemas[other] = self.schemas[key]
         del self.schemas[key]
@@ -415,10 +424,22 @@ class Transaction(Reading):
         key = key_of(relation)
         gone = self._fetch(f"DELETE FROM book.segments WHERE relation = {literal(key)} RETURNING file")
         if gone:
+            self._execute(f"DELETE FROM book.deleted WHERE relation = {literal(key)}")
             listed = ", ".join(literal(file) for (file,) in gone)
             kept = {file for (file,) in self._fetch(f"SELECT file FROM book.segments WHERE file IN ({listed})")}
             self.doomed += [self._segments / file for (file,) in gone if file not in kept]
         if gone and altered:
+            self.changed.add(key)
+
+    def delete_from_segments(self, relation: Stored, places: pa.Table) -> None:
+        """Leave rows of the relation's files out from this epoch on: their ``file``, by name, and ``row``, from 0."""
+        key = key_of(relation)
+        if places.num_rows:
+            self._execute_over(
+                places.select(["file", "row"]),
+                f"INSERT INTO book.deleted SELECT {literal(key)}, file, row, {self.epoch} FROM rows",
+            )
+            self.written += places.num_rows
             self.changed.add(key)
 
     # -- sources ---------------------------------------------------------------------------------

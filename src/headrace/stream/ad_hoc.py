@@ -160,6 +160,8 @@ class AdHocQuery:
         self._wanted = rows_wanted(plan)
         self._schema = pa.schema([pa.field(c.name, c.type.arrow) for c in plan.upper.output])
         self._answer: pa.Table | None = None
+        self._handed_out = False
+        """Whether rows are with whoever took them as batches, and not here."""
         self._failure: BaseException | None = None
         self._done = threading.Event()
         self._stopped = False
@@ -399,6 +401,12 @@ class AdHocQuery:
     def answer(self) -> pa.Table:
         """The rows of the answer, when there is one."""
         if self._answer is None:
+            if self._handed_out:
+                raise ExecutionError(
+                    "RESULT_TAKEN",
+                    "rows of this query were handed out as batches, and are not kept",
+                    hint="keep the batches, or run the query again",
+                )
             self._answer = pa.concat_tables([self._schema.empty_table(), *self._taken()])
         return self._answer
 
@@ -406,7 +414,8 @@ class AdHocQuery:
         """Rows of the answer as they come; those of a grouping come at the end."""
         try:
             for table in self._taken():
-                yield from table.to_batches()
+                self._handed_out = self._answer is None
+                yield from (batch for batch in table.to_batches() if batch.num_rows)
         except GeneratorExit:
             self.cancel()
             raise

@@ -7,7 +7,7 @@ its rows stand in for it, the same rows however often the query names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from headrace.base.native import conform
 from headrace.base.parquet_files import spark_frame, write_parquet
-from headrace.catalog import Table
+from headrace.catalog import Table, gone
+from headrace.catalog.table import FILE, PLACE, ROW
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
@@ -178,7 +179,7 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
         elif key in leaves.sql:
             sources[key] = f"({leaves.sql[key]})"
         else:
-            sources[key] = tables.source(snapshot, _table(runtime, scan))
+            sources[key] = tables.source(snapshot, _table(runtime, scan), placed=_is_placed(prepared.scans, key))
     try:
         rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()}, **leaves.named)
     except duckdb.Error as error:
@@ -194,7 +195,8 @@ def _run_spark(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves)
                 if (given := leaves.frames.get(node.ref)) is not None:
                     frame = _merging(lambda given=given: held.enter_context(given()))  # type: ignore[misc]
                 else:
-                    frame = held.enter_context(framed(runtime, _leaf_rows(runtime, snapshot, node, leaves)))
+                    placed = _is_placed(leaves_of(plan), node.ref)
+                    frame = held.enter_context(framed(runtime, _leaf_rows(runtime, snapshot, node, leaves, placed)))
                 frames[node.ref] = frame
         return run_plan(runtime.spark, plan, frames)
 
@@ -222,10 +224,18 @@ def _merging(work: Callable[[], T]) -> T:
 
 def _table(runtime: Runtime, scan: Leaf) -> Table:
     """The table a leaf reads, under whatever name it goes now."""
-    return runtime.catalog.table_at(scan.number) or runtime.catalog.get(scan.relation, Table)
+    table = runtime.catalog.table_at(scan.number)
+    if table is None:
+        raise gone(scan.relation)
+    return table
 
 
-def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves) -> pa.Table:
+def _is_placed(scans: Sequence[Leaf], ref: Ref) -> bool:
+    """Whether a table's rows are wanted with their places."""
+    return any(FILE in scan.fields or ROW in scan.fields for scan in scans if scan.ref == ref)
+
+
+def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves, placed: bool) -> pa.Table:
     key = scan.ref
     if key in leaves.arrow:
         return leaves.arrow[key]
@@ -234,8 +244,8 @@ def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves)
     if key in leaves.sql:
         return _merging(lambda: snapshot.query(leaves.sql[key], **leaves.named))
     table = _table(runtime, scan)
-    names = ", ".join(quote_native(c.name) for c in table.columns)
-    return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table)}")
+    names = ", ".join(quote_native(c.name) for c in (*table.columns, *(PLACE if placed else ())))
+    return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table, placed=placed)}")
 
 
 def published(spark: SparkSession, file: Path, schema: pa.Schema) -> DataFrame:

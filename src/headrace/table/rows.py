@@ -3,6 +3,9 @@
 Any process may read a segment, so Spark tasks and static build sides can; the
 tail spares the directory one small file an insert, and is written out as a
 segment once it is long enough.
+
+A row is known by its *place*: its segment's name and its number there, or no name and a number that no other row of the
+tail ever has. A row of a segment is deleted by noting its place beside the segment, one of the tail by taking it out.
 """
 
 from __future__ import annotations
@@ -11,37 +14,62 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.base.interrupts import committed
-from headrace.base.parquet_files import native_scan, parquet_rows, parquet_writer, write_parquet
+from headrace.base.parquet_files import ROW_NUMBER, native_scan, parquet_rows, parquet_writer, write_parquet
 from headrace.base.values import python_values
-from headrace.catalog import Table
+from headrace.catalog import Relation, Table
+from headrace.catalog.table import FILE, ROW
 from headrace.engine.plan_sql import quote_native
 from headrace.errors import DataError
 from headrace.input.nested import first_hole, is_strict
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
+from headrace.store.format import literal
 from headrace.types import arrow_schema
 
 TAIL_ROWS = 65_536
 """A tail this long becomes a segment."""
+_MOST_AT_ONCE = 1 << 32
+"""More rows than any commit writes."""
 
 
-def source(read: Snapshot | Transaction, table: Table, fields: Sequence[str] | None = None) -> str:
-    """Native SQL for the table's rows as a reader sees them: a parenthesised query."""
+def tail_schema(table: Relation) -> pa.Schema:
+    """What the store holds of a table's tail."""
+    return arrow_schema(table.columns).append(pa.field(ROW, pa.int64()))
+
+
+def source(
+    read: Snapshot | Transaction, table: Table, fields: Sequence[str] | None = None, *, placed: bool = False
+) -> str:
+    """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places."""
     names = ", ".join(quote_native(f) for f in (fields or [c.name for c in table.columns])) or "1 AS one"
-    parts = [f"SELECT {names} FROM {read.table(table.number)}"]
+
+    def part(place: str, of: str) -> str:
+        return f"SELECT {names}{place if placed else ''} FROM {of}"
+
+    def of_file(path: Path) -> str:
+        file = literal(path.name)
+        gone = f"(SELECT row FROM book.deleted WHERE relation = '{table.number}' AND file = {file})"
+        left = f" AS s ANTI JOIN {gone} AS d ON d.row = s.{ROW_NUMBER}" if path.name in deleted else ""
+        return part(f", {file} AS {FILE}, {ROW_NUMBER} AS {ROW}", native_scan([path], numbered=True) + left)
+
+    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number))]
     files = read.segments(table.number)
-    if files:
-        parts.append(f"SELECT {names} FROM {native_scan(files)}")
-    return f"({' UNION ALL '.join(parts)})"
+    deleted = read.deleted(table.number) if files else {}
+    alone = [path for path in files if placed or path.name in deleted]
+    if together := [path for path in files if path not in alone]:
+        parts.append(part("", native_scan(together)))
+    return f"({' UNION ALL '.join([*parts, *map(of_file, alone)])})"
 
 
 def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
     """Append rows as one epoch; a broken key or NOT NULL changes nothing."""
     check_not_null(table, rows)
     with runtime.tables_lock:
+        runtime.catalog.require_there(table)
         if rows.num_rows >= TAIL_ROWS:
             file = runtime.store.new_segment(table.number)
             try:
@@ -54,14 +82,22 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
             return
 
         def work(tx: Transaction) -> None:
-            _check_key(tx, table, [rows])
-            tx.append(table.number, rows)
-            tx.count(table.number, rows.num_rows)
-            if tx.rows(table.number) >= TAIL_ROWS:
-                _flush(runtime, tx, table)
+            check_key(tx, table, [rows])
+            append(runtime, tx, table, rows)
 
         runtime.store.commit(work, label=f"INSERT INTO {table.name}")
         committed()
+
+
+def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> None:
+    """Add rows to the tail, in a commit."""
+    if ROW in tx.schema(table.number).names:
+        start = tx.epoch * _MOST_AT_ONCE + tx.written
+        rows = rows.append_column(ROW, pa.array(np.arange(start, start + rows.num_rows)))
+    tx.append(table.number, rows)
+    tx.count(table.number, rows.num_rows)
+    if tx.rows(table.number) >= TAIL_ROWS:
+        _flush(runtime, tx, table)
 
 
 def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int]]) -> None:
@@ -69,12 +105,13 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
 
     def work(tx: Transaction) -> None:
         if table.primary_key:
-            _check_key(tx, table, [parquet_rows(f, table.primary_key) for f, _ in files])
+            check_key(tx, table, [parquet_rows(f, table.primary_key) for f, _ in files])
         for file, rows in files:
             tx.add_segment(table.number, file, rows)
             tx.count(table.number, rows)
 
     with runtime.tables_lock:
+        runtime.catalog.require_there(table)
         runtime.store.commit(work, label=f"COPY {table.name}")
         committed()
 
@@ -119,7 +156,7 @@ def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
     with writing(file):
         write_parquet(rows, file)
     tx.add_segment(table.number, file, rows.num_rows, altered=False)
-    tx.replace(table.number, rows.slice(0, 0))
+    tx.replace(table.number, tx.schema(table.number).empty_table())
 
 
 def check_not_null(table: Table, rows: pa.Table) -> None:
@@ -139,7 +176,8 @@ def check_not_null(table: Table, rows: pa.Table) -> None:
                 )
 
 
-def _check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> None:
+def check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> None:
+    """An error if the table would have two rows of one key with these, which it does not have yet."""
     if not table.primary_key:
         return
     names = [quote_native(k) for k in table.primary_key]
