@@ -60,6 +60,7 @@ from headrace.statement.running_result import RunningResult
 from headrace.store import Store
 from headrace.store.place import place_of
 from headrace.store.writer import closed
+from headrace.stream.table_changes import TableChanges
 from headrace.table import query
 from headrace.types import quote
 
@@ -129,6 +130,7 @@ class Database:
         self._keeper = Keeper(self._runtime)
         self._definer = Definer(self._runtime, self._keeper)
         self._loader = Loader(self._runtime, self._keeper)
+        self._runtime.hand_on = TableChanges(self._runtime, self._keeper).of
         self._pumps = Pumps(self._runtime, self._loader)
         self._attachments = Attachments(store.path)
         self._porter: Porter | None = None

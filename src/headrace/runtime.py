@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
 
 from headrace.base.tidying import Tidying
 from headrace.base.turns import Turns
@@ -16,10 +18,32 @@ from headrace.engine.session import Session
 from headrace.engine.worker import Worker
 from headrace.rings.home import Rings
 from headrace.settings import Settings
-from headrace.store import Store
+from headrace.store import Store, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+Parts = Callable[[], Iterable[tuple[pa.Table, int]]]
+"""Rows of a table's change and how often each counts, 1 or -1, part by part."""
+
+
+class Handing(Protocol):
+    """A table's change, on its way to those who follow it."""
+
+    def add(self, tx: Transaction) -> None:
+        """In the commit that changes the table."""
+
+    def after(self) -> None:
+        """When that is committed."""
+
+
+class _ToNobody:
+    def add(self, tx: Transaction) -> None:
+        return
+
+    def after(self) -> None:
+        return
 
 
 @dataclass
@@ -42,6 +66,8 @@ class Runtime:
     untold: list[tuple[str, Relation | None, int]] = field(default_factory=list)
     """Relations that were made or dropped, with the epoch, and that other processes were not told of yet."""
     tidying: Tidying = field(default_factory=Tidying)
+    hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
+    """Hands a table's change on; hold ``tables_lock``."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property

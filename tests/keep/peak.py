@@ -140,7 +140,7 @@ class KeptPeak(Kept):
         merge = "SELECT max(peak) AS peak FROM {} HAVING max(peak) IS NOT NULL".format
         self.states = (KeptState("peak", peak.owns["peak"], schema, merge),)
 
-    def stages(self, stream: Stream) -> Sequence[Stage]:
+    def stages(self, source: Relation) -> Sequence[Stage]:
         assert isinstance(self.relation, Peak)
         (state,) = self.states
         return [Climb(Highest(state.ref, (self.relation.column,), state.schema))]

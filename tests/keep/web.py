@@ -123,9 +123,9 @@ class KeptWeb(Kept):
             stages.append(AddUp((keeper.get(web.of).states[-1].ref,), refs[0]))
         self.above = stages[::-1]  # whoever runs them finds their order
 
-    def stages(self, stream: Stream) -> Sequence[Stage]:
+    def stages(self, source: Relation) -> Sequence[Stage]:
         assert isinstance(self.relation, Web)
-        if stream.name != self.relation.of:
+        if source.name != self.relation.of:
             return []
         return [Climb(Total(self.states[0].ref, (self.relation.words[0],), SCHEMA))]
 

@@ -14,7 +14,7 @@ Spark alike, trust those. They would skip the rows that a comparison with NaN, t
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,13 @@ def parquet_rows(file: Path | str, columns: Sequence[str] | None = None) -> pa.T
     """A file's rows, or some columns of them."""
     with open_parquet(file) as found:
         return found.read(None if columns is None else list(columns))
+
+
+def parquet_chunks(file: Path | str, rows: int = 262_144) -> Iterator[pa.Table]:
+    """A file's rows, about so many at a time."""
+    with open_parquet(file) as found:
+        for batch in found.iter_batches(rows):
+            yield pa.Table.from_batches([batch])
 
 
 def spark_reader(spark: SparkSession) -> DataFrameReader:

@@ -25,6 +25,13 @@ class View(Relation):
     continuous: bool
     reads: tuple[str, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
+    materialized: bool = False
+    """Whether what is kept follows tables: then ``continuous`` is true, too."""
+
+    @property
+    def called(self) -> str:
+        """What people call it."""
+        return "materialized view" if self.materialized else "continuous view" if self.continuous else "view"
 
     @property
     def is_kept(self) -> bool:
@@ -36,7 +43,7 @@ class View(Relation):
 
     def notes(self, kept: Sequence[Note]) -> list[Note]:
         return [
-            ("# kind", "continuous view" if self.continuous else "view", ""),
+            ("# kind", self.called, ""),
             ("# reads", ", ".join(self.reads), ""),
             *kept,
             ("# text", self.text.strip(), ""),
@@ -48,8 +55,10 @@ class View(Relation):
             "continuous": self.continuous,
             "reads": list(self.reads),
             "types": dict(self.types),
+            **({"materialized": True} if self.materialized else {}),
         }
 
     @classmethod
     def of_body(cls, name: str, columns: Schema, body: Mapping[str, Any]) -> View:
-        return View(name, columns, body["text"], body["continuous"], tuple(body["reads"]), dict(body["types"]))
+        reads, types = tuple(body["reads"]), dict(body["types"])
+        return View(name, columns, body["text"], body["continuous"], reads, types, body.get("materialized", False))

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.base.interrupts import Lock
-from headrace.catalog import Catalog, Relation, Stream
+from headrace.catalog import Catalog, Relation
 from headrace.engine.places import Choice
 from headrace.engine.stage import StateRows
 from headrace.engine.work import is_grouped
@@ -148,9 +148,9 @@ class Keeper:
 
     # Inserts
 
-    def fed(self, stream: Stream, catalog: Catalog) -> list[Kept]:
-        """What is kept of a stream in this catalog; others may come and go meanwhile."""
-        readers = catalog.all_dependents(stream.name)
+    def fed(self, source: Relation, catalog: Catalog) -> list[Kept]:
+        """What is kept of a stream or table in this catalog; others may come and go meanwhile."""
+        readers = catalog.all_dependents(source.name)
         return [kept for r in readers if r.is_kept and (kept := self.of(r)) is not None]
 
     def found(self, tx: Transaction, kept: Kept) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from headrace.catalog import Note, Relation, Stream
+from headrace.catalog import Note, Relation
 from headrace.engine.stage import Stage
 from headrace.engine.work import Static
 from headrace.keep.home import IN_FILE, Home
@@ -103,8 +103,8 @@ class Kept(ABC):
         return {state.name: state for state in self.states}
 
     @abstractmethod
-    def stages(self, stream: Stream) -> Sequence[Stage]:
-        """What an insert into the stream runs."""
+    def stages(self, source: Relation) -> Sequence[Stage]:
+        """What rows that come by a stream run, or changes of a table."""
 
     @abstractmethod
     def evaluate(self, given: Evaluation) -> pa.Table:

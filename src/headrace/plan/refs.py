@@ -39,6 +39,13 @@ class StreamRef(RelationRef):
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeRef(StreamRef):
+    """The changes of a table: rows that come by with weights (``plan/signed.py``)."""
+
+    kind: ClassVar[str] = "changes of"
+
+
+@dataclass(frozen=True, slots=True)
 class TableRef(RelationRef):
     """A table's rows, as of the epoch the plan is run at."""
 

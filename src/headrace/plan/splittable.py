@@ -25,6 +25,7 @@ from headrace.plan.nodes import (
     Sort,
     SparkSql,
     UnionAll,
+    is_leaf,
     leaves,
     streams_in,
     walk_plan,
@@ -50,7 +51,7 @@ def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
     """Whether every stream below ``node`` passes a grouping; raises where a rule is broken."""
     below = [grouped[id(c)] for c in node.children]
     if isinstance(node, Leaf):
-        return node.kind != "stream"
+        return not is_leaf(node, StreamRef)
     if isinstance(node, Aggregate):
         return True
     if isinstance(node, Sort) and not below[0]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.base.wording import counted
-from headrace.catalog import Catalog, Note, Relation, Stream
+from headrace.catalog import Catalog, Note, Relation
 from headrace.catalog.sample import Sample
 from headrace.engine import tasks
 from headrace.engine.analyzer import SparkAnalyzer
@@ -121,10 +121,10 @@ class KeptSample(Kept):
 
     # Inserts
 
-    def stages(self, stream: Stream) -> Sequence[Sampling]:
+    def stages(self, source: Relation) -> Sequence[Sampling]:
         """What the next insert does for it. With a seed, inserts one after the other draw the same each time."""
         sample = self.relation
-        if stream.number != sample.read[0].number:
+        if source.number != sample.read[0].number:
             return ()
         self._look()
         start = (self._entropy,) if sample.seed is None else (natural_seed(sample.seed), self._since)

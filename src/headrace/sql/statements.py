@@ -73,6 +73,7 @@ class CreateView(Create):
     position: Position
     retain: int | None = None
     """For how many microseconds groups are kept: ``WITH (retain = '7 days')``."""
+    materialized: bool = False
 
 
 @dataclass(frozen=True)
@@ -291,7 +292,7 @@ class StatementReader(Cursor):
 
     def refresh(self) -> Refresh:
         self.at += 1
-        kind = ""
+        kind = "view" if self.word(1) == "VIEW" and self.take("MATERIALIZED") else ""
         if self.word().lower() in KINDS and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
             kind = self.word().lower()
             self.at += 1
@@ -324,17 +325,13 @@ class StatementReader(Cursor):
                 hint="DROP it first (its state is lost), then CREATE",
             )
         kind, at = self.word(1), self.position(self.at + 1)
-        if kind == "MATERIALIZED":
-            raise NotYetSupported(
-                "MATERIALIZED VIEW",
-                position=at,
-                hint="CREATE VIEW over a stream keeps a continuous view; over tables it is an ordinary view",
-            )
         if kind in ("TEMP", "TEMPORARY", "GLOBAL", "EXTERNAL", "FUNCTION", "INDEX", "SCHEMA", "DATABASE"):
             raise NotYetSupported(f"CREATE {kind}", position=at)
         self.at += 2
         if kind == "FOREIGN" and self.take("TABLE"):
             return self.create_stream(foreign=True)
+        if kind == "MATERIALIZED" and self.take("VIEW"):
+            return replace(self.create_view(), materialized=True)
         if kind in CREATES:
             return CREATES[kind](self)
         self.at -= 1

@@ -12,9 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.base.interrupts import committed
+from headrace.base.native import conform, native_batches
 from headrace.base.parquet_files import ROW_NUMBER, write_parquet
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
+from headrace.engine.plan_sql import quote_native
+from headrace.engine.work import chunked
 from headrace.errors import NotYetSupported
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
@@ -93,9 +96,13 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str) -> N
             tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
             tables.check_key(tx, table, [change.new])
             _add(runtime, tx, table, change.new, file)
+            handing.add(tx)
 
+        handing = runtime.hand_on(table, lambda: [(change.old, -1), (change.new, 1)])
         runtime.store.commit(work, label=label)
         committed()
+        with runtime.tidying.after(f"merging states over {table.name}"):
+            handing.after()
 
 
 def replace_all(runtime: Runtime, table: Table, rows: pa.Table, label: str) -> None:
@@ -107,9 +114,17 @@ def replace_all(runtime: Runtime, table: Table, rows: pa.Table, label: str) -> N
             tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
             tables.check_key(tx, table, [rows])
             _add(runtime, tx, table, rows, file)
+            handing.add(tx)
 
+        def parts() -> Iterator[tuple[pa.Table, int]]:
+            yield from ((chunk, -1) for chunk in _chunks(runtime, table))
+            yield rows, 1
+
+        handing = runtime.hand_on(table, parts)
         runtime.store.commit(work, label=label)
         committed()
+        with runtime.tidying.after(f"merging states over {table.name}"):
+            handing.after()
 
 
 def _add(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table, file: Path | None) -> None:
@@ -118,6 +133,15 @@ def _add(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table, file: 
         tx.count(table.number, rows.num_rows)
     elif rows.num_rows:
         tables.append(runtime, tx, table, rows)
+
+
+def _chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
+    """All rows of a table, some at a time."""
+    with runtime.store.read() as snapshot:
+        names = ", ".join(quote_native(f.name) for f in table.columns)
+        text = f"SELECT {names} FROM {tables.source(snapshot, table)}"
+        wanted = arrow_schema(table.columns)
+        yield from (conform(chunk, wanted) for chunk in chunked(native_batches(snapshot.cursor, text, 65_536)))
 
 
 def count(snapshot: Snapshot, table: Table) -> int:

@@ -18,7 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.base.interrupts import committed
-from headrace.base.parquet_files import ROW_NUMBER, native_scan, parquet_rows, parquet_writer, write_parquet
+from headrace.base.parquet_files import (
+    ROW_NUMBER,
+    native_scan,
+    parquet_chunks,
+    parquet_rows,
+    parquet_writer,
+    write_parquet,
+)
 from headrace.base.values import python_values
 from headrace.catalog import Relation, Table
 from headrace.catalog.table import FILE, ROW
@@ -81,12 +88,17 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
                 raise
             return
 
+        handing = runtime.hand_on(table, lambda: [(rows, 1)])
+
         def work(tx: Transaction) -> None:
             check_key(tx, table, [rows])
             append(runtime, tx, table, rows)
+            handing.add(tx)
 
         runtime.store.commit(work, label=f"INSERT INTO {table.name}")
         committed()
+        with runtime.tidying.after(f"merging states over {table.name}"):
+            handing.after()
 
 
 def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> None:
@@ -109,11 +121,19 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
         for file, rows in files:
             tx.add_segment(table.number, file, rows)
             tx.count(table.number, rows)
+        handing.add(tx)
+
+    def parts() -> Iterator[tuple[pa.Table, int]]:
+        for file, _ in files:
+            yield from ((chunk, 1) for chunk in parquet_chunks(file))
 
     with runtime.tables_lock:
         runtime.catalog.require_there(table)
+        handing = runtime.hand_on(table, parts)
         runtime.store.commit(work, label=f"COPY {table.name}")
         committed()
+        with runtime.tidying.after(f"merging states over {table.name}"):
+            handing.after()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from headrace.catalog import Stream
+from headrace.catalog import Relation
 from headrace.engine.pipelines import NativePipeline
 from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.work import BATCH, PARTIALS, Static
@@ -55,8 +55,8 @@ class SplitRelation(Kept):
         """Native SQL that merges a state's rows, read from a source."""
         return native_plan(state.merged(), lambda scan: source, zone=self.zone)
 
-    def stages(self, stream: Stream) -> Sequence[InsertPipeline]:
-        return self._by_number.get(stream.number, ())
+    def stages(self, source: Relation) -> Sequence[InsertPipeline]:
+        return self._by_number.get(source.number, ())
 
     def evaluate(self, given: Evaluation) -> pa.Table:
         return given.finished(self.plan.upper)

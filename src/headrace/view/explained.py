@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.catalog import View
 from headrace.engine.plan_sql import why_not_native
 from headrace.keep.explaining import by_size, indented, place_said
 from headrace.plan.nodes import kept_in, tables_in
@@ -10,9 +11,9 @@ from headrace.runtime import Runtime
 from headrace.sql.options import span_text
 
 
-def explained(runtime: Runtime, name: str, plan: SplitPlan) -> list[str]:
+def explained(runtime: Runtime, view: View, plan: SplitPlan) -> list[str]:
     """What is done at its creation, at each insert and at each query."""
-    lines = [f"Continuous view {name}"]
+    lines = [f"{view.called.capitalize()} {view.name}"]
     for static in plan.statics:
         tables_read = ", ".join(sorted(tables_in(static.plan)))
         lines += [
@@ -22,7 +23,8 @@ def explained(runtime: Runtime, name: str, plan: SplitPlan) -> list[str]:
     for pipeline in plan.streams:
         reason = why_not_native(pipeline.plan, zone=runtime.settings.time_zone)
         where = by_size(runtime) if reason is None else f"Spark SQL: {reason}"
-        what = f"Each insert into {pipeline.stream}" if pipeline.stream else "Once, at creation"
+        each = "Each change of" if view.materialized else "Each insert into"
+        what = f"{each} {pipeline.stream}" if pipeline.stream else "Once, at creation"
         lines += [f"{what}: state rows for {pipeline.state}, by {where}", *indented(pipeline.plan)]
     for state in plan.states:
         columns = ", ".join(f"{label} {f.type.sql}" for f, label in zip(state.schema, state.labels, strict=True))

@@ -53,7 +53,7 @@ class ViewLine(Line):
 
     @property
     def kind(self) -> str:
-        return "continuous" if self.relation.continuous else "ordinary"
+        return self.relation.called.removesuffix("view").strip() or "ordinary"
 
     @cached_property
     def _view(self) -> ContinuousView | None:

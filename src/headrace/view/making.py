@@ -21,7 +21,7 @@ from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.nodes import Node, Project, leaves, streams_in
 from headrace.plan.pipelines import SplitPlan
-from headrace.plan.refs import RelationRef
+from headrace.plan.refs import ChangeRef, RelationRef
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
 from headrace.plan.split import split
@@ -36,6 +36,7 @@ from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
+from headrace.view.materialized import computed, following
 
 
 @family
@@ -48,12 +49,14 @@ class Views(Family):
     def defined(self, keeper: Keeper, statement: CreateView, analyzer: SparkAnalyzer) -> tuple[View, SplitPlan | None]:
         catalog = keeper.runtime.catalog
         reads = reads_of(statement, catalog)
-        if any(catalog.get(name).is_stream for name in reads):
+        if statement.materialized or any(catalog.get(name).is_stream for name in reads):
             refuse_nondeterministic(statement.query)  # before Spark is started to give such a function its type
         plan, schema = split_view(statement, catalog, analyzer)
         if plan is not None:
             refuse_nondeterministic(statement.query)
-        return View(statement.name, schema, statement.text, plan is not None, reads, dict(analyzer.answers)), plan
+        types = dict(analyzer.answers)
+        kept = plan is not None
+        return View(statement.name, schema, statement.text, kept, reads, types, statement.materialized), plan
 
     def holds(self, plan: SplitPlan) -> Sequence[str]:
         return [*(state.name for state in plan.states), *([STATICS] if plan.statics else [])]
@@ -69,7 +72,7 @@ class Views(Family):
         view, plan = self.defined(keeper, statement, keeper.runtime.analyzer())
         if plan is None:
             return [f"View {view.name}: an ordinary view, computed when it is queried"]
-        return explained(keeper.runtime, view.name, plan)
+        return explained(keeper.runtime, view, plan)
 
     def plan_of(self, kept: ContinuousView) -> SplitPlan:
         return kept.plan
@@ -87,7 +90,7 @@ class Views(Family):
                 files[static.name] = _build_side(runtime, rows.rename_columns([f.name for f in static.schema]), known)
                 known.add(files[static.name])
             view = self._compiled(keeper, relation, plan, files)
-            view.first = {p.state: query.run_now(runtime, p.plan) for p in view.initial}
+            view.first = {p.state: query.run_now(runtime, p.plan) for p in view.initial} | computed(runtime, view)
             _ = view.pipelines  # compiled now, so that an error comes before the view is committed
             yield view
         except BaseException:
@@ -107,9 +110,11 @@ class Views(Family):
         return view
 
     def created(self, kept: ContinuousView) -> str:
-        return f"continuous view {kept.name} created{_frozen_note(kept)}"
+        return f"{kept.relation.called} {kept.name} created{_frozen_note(kept)}"
 
     def restarted(self, kept: ContinuousView) -> str:
+        if kept.relation.materialized:
+            return f"{kept.name} was computed anew"
         return f"{kept.name} counts from now{_frozen_note(kept)}"
 
     def refreshed(self, keeper: Keeper, kept: ContinuousView, rows: int) -> str:
@@ -222,6 +227,9 @@ def plan_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) 
 def split_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[SplitPlan | None, Schema]:
     """The view's split plan if it reads a stream, else nothing to keep."""
     plan, schema = plan_view(statement, catalog, analyzer)
+    if statement.materialized:
+        followed = following(plan, catalog, statement.position)
+        return split(followed, statement.retain, {leaf.ref for leaf in leaves(followed, ChangeRef)}), schema
     if streams_in(plan):
         for scan in leaves(plan):
             if isinstance(scan.ref, RelationRef) and (read := catalog.at(scan.ref.number)) is not None:

@@ -1,0 +1,77 @@
+"""Changes of tables, handed to what is kept of them: rows with weights, in the commit that changes the table.
+
+A table's change is a batch like any that comes by a stream, with a column more: how often each row counts, 1 for one
+that came and -1 for one that went (``plan/signed.py``). So the intake makes state rows of it as it does of any batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.catalog import Stream, Table
+from headrace.engine.stage import StateRows
+from headrace.keep.keeper import Added, Keeper
+from headrace.keep.kept import Kept
+from headrace.plan.signed import WEIGHT
+from headrace.runtime import Parts, Runtime
+from headrace.store import Transaction
+from headrace.stream.intake import Intake, Rows
+from headrace.types import BIGINT, Field
+
+
+def signed_stream(table: Table) -> Stream:
+    """The stream of a table's changes."""
+    return Stream(table.name, (*table.columns, Field(WEIGHT, BIGINT)), number=table.number)
+
+
+def weighted(rows: pa.Table, weight: int) -> pa.Table:
+    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
+
+
+@dataclass
+class TableHanding:
+    """State rows of one change, on their way into its commit."""
+
+    keeper: Keeper
+    fed: Sequence[Kept]
+    rows: StateRows
+    added: Added | None = None
+
+    def add(self, tx: Transaction) -> None:
+        """In the commit that changes the table."""
+        if self.fed:
+            self.added = self.keeper.add(tx, self.fed, self.rows)
+
+    def after(self) -> None:
+        """When that is committed."""
+        if self.added is not None:
+            self.keeper.after(self.rows, self.added)
+
+
+class TableChanges:
+    """Hands the changes of tables on."""
+
+    def __init__(self, runtime: Runtime, keeper: Keeper) -> None:
+        self._runtime = runtime
+        self._keeper = keeper
+        self._intake = Intake(runtime, keeper.ran)
+
+    def of(self, table: Table, parts: Parts) -> TableHanding:
+        """What a change leaves for those who follow the table; read only if there are any. Hold ``tables_lock``."""
+        fed = [kept for kept in self._keeper.fed(table, self._runtime.catalog) if kept.stages(table)]
+        return TableHanding(self._keeper, fed, self.state_rows(table, fed, parts) if fed else {})
+
+    def state_rows(self, table: Table, fed: Sequence[Kept], parts: Parts) -> StateRows:
+        stream = signed_stream(table)
+        stages = [stage for kept in fed for stage in kept.stages(table)]
+        found: StateRows = {}
+        for rows, weight in parts():
+            if rows.num_rows:
+                _, left = self._intake.state_rows(stream, stages, Rows(weighted(rows, weight)))
+                for state, tables in left.items():
+                    found.setdefault(state, []).extend(tables)
+        return found
