@@ -37,7 +37,7 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.refs import KeptRef, RelationRef, StreamRef, TableRef
 from headrace.sql.blocks import Block, boolean, refuse_aggregates
-from headrace.sql.changes import is_placed
+from headrace.sql.changes import is_placed, spelled
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.estimates import COUNTS, has_counts, with_estimates
 from headrace.sql.expressions import OutsideAlgebra, bind_expr, position_of
@@ -114,7 +114,8 @@ class Binder:
             if isinstance(tree, Opaque):
                 return self._opaque(tree, ctes)
         except OutsideAlgebra as outside:
-            return self._spark_block(tree, ctes, outside.reason)
+            whole = tree if span_of(tree) is not None else spelled(tree)
+            return self._spark_block(whole, ctes, outside.reason)
         raise AssertionError(f"{type(tree).__name__} is no query of the grammar")
 
     def _ctes(self, tree: exp.Expr, outer: Ctes) -> Ctes:
@@ -286,7 +287,9 @@ class Binder:
         names = [c.name for c in alias.args.get("columns") or ()] if alias is not None else []
         if names:
             node = renaming(node.child, _column_names(node, names, item))
-        return node, [Source(name_of(item), node.output)]
+        placed = isinstance(item, exp.Table) and is_placed(item)
+        secret = frozenset(c.id for c in node.output[-len(PLACE) :]) if placed else frozenset()
+        return node, [Source(name_of(item), node.output, secret=secret)]
 
     def _relation(self, table: exp.Table, ctes: Ctes) -> Node:
         return drawn_from(self._whole_relation(table, ctes), table.args.get("sample"))

@@ -16,6 +16,9 @@ from sqlglot import exp
 from headrace.catalog.table import FILE, ROW
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.cursor import Cursor
+from headrace.sql.grammar import parse_query
+from headrace.sql.source import position_of, span_of, text_of
+from headrace.types import quote
 
 _PLACED = "with places"
 _NO_ALIAS = {"SET", "WHERE", "USING", "ON"}
@@ -24,6 +27,13 @@ _NO_ALIAS = {"SET", "WHERE", "USING", "ON"}
 def is_placed(table: exp.Table) -> bool:
     """Whether a FROM item is the table that is changed, to be read with the places of its rows."""
     return bool(table.meta.get(_PLACED))
+
+
+def unplaced(item: exp.Table) -> exp.Table:
+    """The same table, read as anybody reads it."""
+    found = item.copy()
+    found.meta.pop(_PLACED, None)
+    return found
 
 
 @dataclass(frozen=True)
@@ -93,12 +103,24 @@ class Merge:
 Change = Update | Delete | Truncate | Merge
 
 
+def refuse_stars(*parts: exp.Expr | None) -> None:
+    """A star would stand for the places of rows too where Spark reads it."""
+    for part in parts:
+        for star in part.find_all(exp.Star) if part is not None else ():
+            inside = star.find_ancestor(exp.Query)
+            if inside is None and not isinstance(star.parent, exp.Count):
+                raise NotYetSupported(
+                    "* in a statement that changes a table", position=position_of(star), hint="name the columns"
+                )
+
+
 def target(read: Cursor) -> Target:
     position, start = read.position(), read.at
     name = read.name()
     item = exp.Table(this=read.made(exp.Identifier(this=name, quoted=False), start))
+    at = read.at
     if read.take("AS") or (read.is_name() and read.word() not in _NO_ALIAS):
-        item.set("alias", exp.TableAlias(this=read.identifier("an alias")))
+        item.set("alias", read.made(exp.TableAlias(this=read.identifier("an alias")), at))
     item = read.made(item, start)
     item.meta[_PLACED] = True
     return Target(name, item, position)
@@ -113,6 +135,7 @@ def update(read: Cursor) -> Update:
     assignments = tuple(read.series(lambda: assignment(read, found.alias)))
     where = _where(read)
     read.end()
+    refuse_stars(where, *(a.value for a in assignments))
     return Update(found, assignments, where)
 
 
@@ -124,6 +147,7 @@ def delete(read: Cursor) -> Delete:
     found = target(read)
     where = _where(read)
     read.end()
+    refuse_stars(where)
     return Delete(found, where)
 
 
@@ -160,6 +184,8 @@ def merge(read: Cursor) -> Merge:
     if not clauses:
         read.fail("WHEN MATCHED or WHEN NOT MATCHED")
     read.end()
+    for clause in clauses:
+        refuse_stars(on, clause.condition, *(a.value for a in clause.assignments or ()))
     for rank, (before, after) in enumerate(itertools.pairwise(clauses)):
         if _rank(before) > _rank(after):
             raise SqlError(
@@ -284,6 +310,45 @@ def select(
     if where is not None:
         found.set("where", exp.Where(this=where))
     return found
+
+
+def spelled(tree: exp.Expr) -> exp.Expr:
+    """The same query as a text that Spark can be given, read again: its parts as they were written."""
+    text = _text(tree)
+    found = parse_query(text)
+    for made, read in zip(tree.find_all(exp.From), found.find_all(exp.From), strict=False):
+        if isinstance(made.this, exp.Table) and is_placed(made.this):
+            read.this.meta[_PLACED] = True
+        break
+    return found
+
+
+def _text(node: exp.Expr) -> str:
+    if isinstance(node, exp.Select):
+        joins = "".join(_text(join) for join in node.args.get("joins") or ())
+        where = node.args.get("where")
+        condition = f" WHERE {_text(where.this)}" if where is not None else ""
+        items = ", ".join(map(_text, node.expressions))
+        return f"SELECT {items} FROM {_text(node.args['from_'].this)}{joins}{condition}"
+    if isinstance(node, exp.Join):
+        return f" {node.side} {node.kind} JOIN {_text(node.this)} ON {_text(node.args['on'])}"
+    if isinstance(node, exp.Alias) and span_of(node) is None:
+        return f"{_text(node.this)} AS {quote(node.alias)}"
+    if isinstance(node, exp.Column) and span_of(node) is None:
+        return f"{quote(node.table)}.{quote(node.name)}"
+    if isinstance(node, exp.And) and span_of(node) is None:
+        return f"{_text(node.this)} AND {_text(node.expression)}"
+    if isinstance(node, exp.Paren) and span_of(node) is None:
+        return f"({_text(node.this)})"
+    if isinstance(node, exp.Not) and span_of(node) is None:
+        return f"NOT {_text(node.this)}"
+    if isinstance(node, exp.Anonymous) and span_of(node) is None:
+        return f"{node.name}({', '.join(map(_text, node.expressions))})"
+    if isinstance(node, exp.Boolean | exp.Literal) and span_of(node) is None:
+        return str(node.this)
+    alias = node.args.get("alias")
+    added = f" AS {quote(alias.name)}" if isinstance(alias, exp.TableAlias) and span_of(alias) is None else ""
+    return f"{text_of(node)}{added}"
 
 
 def places(target: Target) -> list[exp.Expr]:

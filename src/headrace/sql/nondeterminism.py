@@ -15,6 +15,13 @@ _NONDETERMINISTIC = {
 }
 
 
+def nondeterministic_call(node: exp.Expr) -> str | None:
+    """The function's name, if a node calls one that gives something else each time."""
+    name = node.name.lower() if isinstance(node, exp.Anonymous | exp.Column) else type(node).__name__.lower()
+    known = {n.replace("_", "") for n in _NONDETERMINISTIC}
+    return name if isinstance(node, exp.Func) and name.replace("_", "") in known else None
+
+
 def refuse_nondeterministic(query: exp.Expr, what: str = "a view") -> None:
     """An error for functions and samples that give something else each time."""
     for node in query.walk():
@@ -25,9 +32,7 @@ def refuse_nondeterministic(query: exp.Expr, what: str = "a view") -> None:
                 position=position_of(node),
                 hint="keep a sample of the stream, CREATE SAMPLE s OF stream SIZE n, or draw where the view is queried",
             )
-        name = node.name.lower() if isinstance(node, exp.Anonymous | exp.Column) else type(node).__name__.lower()
-        called = isinstance(node, exp.Func)
-        if called and name.replace("_", "") in {n.replace("_", "") for n in _NONDETERMINISTIC}:
+        if (name := nondeterministic_call(node)) is not None:
             raise ViewRefused(
                 "NONDETERMINISTIC_VIEW",
                 f"{name}() gives another value each time it is evaluated, and {what} is evaluated at many times",

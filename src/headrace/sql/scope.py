@@ -17,6 +17,8 @@ class Source:
     columns: tuple[Column, ...]
     hidden: frozenset[int] = frozenset()
     """Columns a USING clause merged into the other side's: reachable by qualified name only."""
+    secret: frozenset[int] = frozenset()
+    """Columns that nobody wrote a name for: no star stands for them, either."""
 
 
 @dataclass
@@ -54,7 +56,7 @@ class Scope:
         if self.outer is not None and (outside := self.outer._matches(wanted)) and len(outside) == 1:
             self.seen_outside.add(outside[0].id)
             return outside[0]
-        known = sorted({c.name for s in self.sources for c in s.columns})
+        known = sorted({c.name for s in self.sources for c in s.columns if c.id not in s.secret})
         near = get_close_matches(parts[-1], known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"columns here: {', '.join(known) or 'none'}"
         raise SqlError("UNRESOLVED_COLUMN", f"there is no column {name}", position=position, hint=hint)
@@ -66,15 +68,16 @@ class Scope:
     def star(self, qualifier: str | None, position: Position | None) -> list[Column]:
         """The columns ``*`` or ``qualifier.*`` stands for."""
         if qualifier is None:
-            return [c for s in self.sources for c in s.columns if c.id not in s.hidden]
+            return [c for s in self.sources for c in s.columns if c.id not in s.hidden | s.secret]
         for source in self.sources:
             if source.name.lower() == qualifier.lower():
-                return list(source.columns)
+                return [c for c in source.columns if c.id not in source.secret]
         raise SqlError("CANNOT_RESOLVE_STAR_EXPAND", f"there is no relation {qualifier} in FROM", position=position)
 
     def _matches(self, wanted: tuple[str, ...]) -> list[Column]:
         if len(wanted) == 1:
-            return [c for s in self.sources for c in s.columns if c.name.lower() == wanted[0] and c.id not in s.hidden]
+            here = [c for s in self.sources for c in s.columns if c.id not in s.hidden | s.secret]
+            return [c for c in here if c.name.lower() == wanted[0]]
         if len(wanted) == 2:
             return [
                 c for s in self.sources if s.name.lower() == wanted[0] for c in s.columns if c.name.lower() == wanted[1]

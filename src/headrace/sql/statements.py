@@ -219,7 +219,12 @@ class StatementReader(Cursor):
         if first == "INSERT":
             return self.insert()
         if first in CHANGES:
-            return CHANGES[first](self)
+            start = self.position()
+            try:
+                return CHANGES[first](self)
+            except Beyond as beyond:
+                what = f"{beyond.reason} in a statement that changes a table"
+                raise NotYetSupported(what, position=start, hint="CREATE TABLE … AS SELECT it, and use that") from None
         if first == "COPY":
             return self.copy()
         if first == "EXPLAIN":

@@ -26,6 +26,8 @@ from headrace.plan.rules import optimize
 from headrace.runtime import Runtime
 from headrace.sql import changes as c
 from headrace.sql.binder import Binder
+from headrace.sql.nondeterminism import nondeterministic_call
+from headrace.sql.source import position_of
 from headrace.sql.store_assignment import cast_for_store, storing
 from headrace.sql.system import name_of
 from headrace.statement.read import QueryReader
@@ -268,6 +270,16 @@ class _Merging:
         if not isinstance(self._source, exp.Table) and not self._source.args.get("alias"):
             self._source = self._source.copy()
             self._source.set("alias", exp.TableAlias(this=exp.to_identifier("__source")))
+        # Each clause has a query of its own: all must find the same rows.
+        for part in (statement.on, self._source, *(clause.condition for clause in statement.clauses)):
+            for node in part.walk() if part is not None else ():
+                if (name := nondeterministic_call(node)) is not None:
+                    raise SqlError(
+                        "UNSUPPORTED_MERGE_CONDITION.NON_DETERMINISTIC",
+                        f"{name}() gives another value each time, and MERGE asks for its rows more than once",
+                        position=position_of(node),
+                        hint="CREATE TABLE … AS SELECT what is to be merged, and merge that",
+                    )
 
     def plans(self) -> list[tuple[c.Clause | None, Node]]:
         """What each clause does; the first, if it is of none, are the matched rows, each of which may be there once."""
@@ -292,8 +304,7 @@ class _Merging:
             given: list[exp.Expr] = [
                 c.named(a.value, f"__new{i}") for i, a in enumerate(assignments) if a.value is not None
             ]
-            whole = target.item.copy()
-            whole.meta.clear()
+            whole = c.unplaced(target.item)
             items = given or [c.named(exp.Literal.number(1), "__one")]
             tree = c.select(items, self._source, where, [self._join("ANTI", whole)])
             return changer.query(table, tree, assignments)
