@@ -85,7 +85,8 @@ class Changer:
             table = self._table(table.name, None)
             deleted = self._count(table)
             new = self._new_rows(table, rows)
-            changing.replace_all(self._runtime, table, new, f"INSERT OVERWRITE {table.name}")
+            label = f"INSERT OVERWRITE {table.name}"
+            changing.commit(self._runtime, table, TableChange.replacement(table, new), label)
             return Changed(table.name, deleted=deleted, inserted=new.num_rows)
 
     def plans(self, statement: c.Change) -> list[Node]:
@@ -128,7 +129,8 @@ class Changer:
     def _all_gone(self, table: Table) -> Changed:
         rows = self._count(table)
         empty = pa.table({f.name: pa.array([], f.type.arrow) for f in table.columns})
-        changing.replace_all(self._runtime, table, empty, f"TRUNCATE TABLE {table.name}")
+        change = TableChange.replacement(table, empty)
+        changing.commit(self._runtime, table, change, f"TRUNCATE TABLE {table.name}")
         return Changed(table.name, deleted=rows)
 
     def _merge(self, statement: c.Merge) -> Changed:
