@@ -144,6 +144,8 @@ class Changer:
             if clause is None:
                 merging.refuse_repeated(rows)
                 continue
+            if clause.action == "delete":
+                rows = _once(rows)
             done[clause.action] += rows.num_rows
             change = change.also(merging.change(clause, rows))
         changing.commit(self._runtime, table, change, f"MERGE INTO {table.name}")
@@ -255,6 +257,14 @@ def deleted(table: Table, found: pa.Table) -> TableChange:
     """The change that a delete's rows say."""
     none = pa.table({f.name: pa.array([], f.type.arrow) for f in table.columns})
     return TableChange(found.select([0, 1]), _old(table, found), none)
+
+
+def _once(found: pa.Table) -> pa.Table:
+    """Each place once: without a condition, a row may be deleted that matches several of the source."""
+    numbers = pa.array(range(found.num_rows), pa.int64())
+    places = pa.table({FILE: found.column(0), ROW: found.column(1), "n": numbers})
+    first = places.group_by([FILE, ROW]).aggregate([("n", "min")]).column("n_min")
+    return found if len(first) == found.num_rows else found.take(first)
 
 
 def _old(table: Table, found: pa.Table) -> pa.Table:
