@@ -196,7 +196,7 @@ def check_names(relation: Relation, position: Position | None = None) -> None:
         if field_.name.lower() in relation.reserved:
             raise SqlError(
                 "INVALID_COLUMN_NAME",
-                f"no {relation.kind} can have a column {field_.name}: Headrace notes there where and since when a row is",
+                f"no {relation.kind} can have a column {field_.name}: there Headrace notes where and when a row is",
                 position=position,
                 hint="give it another name",
             )
