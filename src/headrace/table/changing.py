@@ -78,11 +78,6 @@ def identify(runtime: Runtime, table: Table) -> None:
     runtime.store.commit(work, label=f"places for rows of {table.name}")
 
 
-def check(table: Table, rows: pa.Table) -> None:
-    """An error unless the table can hold these rows beside any others."""
-    tables.check_not_null(table, rows)
-
-
 def commit(runtime: Runtime, table: Table, change: TableChange, label: str) -> None:
     """Make the change, in one epoch. Hold ``tables_lock`` since its places were read."""
     with _segment(runtime, table, change.new) as file:
@@ -117,7 +112,7 @@ def replace_all(runtime: Runtime, table: Table, rows: pa.Table, label: str) -> N
             handing.add(tx)
 
         def parts() -> Iterator[tuple[pa.Table, int]]:
-            yield from ((chunk, -1) for chunk in _chunks(runtime, table))
+            yield from ((chunk, -1) for chunk in chunks(runtime, table))
             yield rows, 1
 
         handing = runtime.hand_on(table, parts)
@@ -135,7 +130,7 @@ def _add(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table, file: 
         tables.append(runtime, tx, table, rows)
 
 
-def _chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
+def chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
     """All rows of a table, some at a time."""
     with runtime.store.read() as snapshot:
         names = ", ".join(quote_native(f.name) for f in table.columns)
@@ -159,7 +154,7 @@ def _segment(runtime: Runtime, table: Table, rows: pa.Table) -> Iterator[Path | 
     file = runtime.store.new_segment(table.number)
     try:
         with writing(file):
-            write_parquet(rows, file)
+            write_parquet(tables.as_stored(table, rows), file)
         yield file
     except BaseException:
         runtime.store.let_go(file)
