@@ -26,6 +26,7 @@ import headrace.view.listing
 import headrace.view.making  # noqa: F401
 from headrace.base.boundary import callback_given, option_given, path_given, public, text_given
 from headrace.base.interrupts import at_once, check, interruptible, shielded
+from headrace.base.lacking import one_moment
 from headrace.base.wording import counted
 from headrace.catalog import KINDS, Catalog, Relation, Stream, Table
 from headrace.engine.session import Session, require_session
@@ -46,9 +47,11 @@ from headrace.spark.attach import Attachment, Attachments
 from headrace.spark.porter import Porter
 from headrace.spark.published import publish_catalog
 from headrace.sql import statements as s
+from headrace.sql.alter import Alter, RenameTo
 from headrace.sql.changes import Delete, Merge, Truncate, Update
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
+from headrace.statement.alter import Alterer
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
@@ -60,6 +63,7 @@ from headrace.statement.running_result import RunningResult
 from headrace.store import Store
 from headrace.store.place import place_of
 from headrace.store.writer import closed
+from headrace.stream.inbox import rename_in_inbox
 from headrace.stream.table_changes import TableChanges
 from headrace.table import query
 from headrace.types import quote
@@ -129,6 +133,7 @@ class Database:
         self._idle = threading.Condition()
         self._keeper = Keeper(self._runtime)
         self._definer = Definer(self._runtime, self._keeper)
+        self._alterer = Alterer(self._runtime, self._keeper, self._definer)
         self._loader = Loader(self._runtime, self._keeper)
         self._runtime.hand_on = TableChanges(self._runtime, self._keeper).of
         self._pumps = Pumps(self._runtime, self._loader)
@@ -336,6 +341,8 @@ class Database:
                 return self._defined(self._definer.create(statement))
             case s.Drop():
                 return self._defined(self._drop(statement))
+            case Alter():
+                return self._defined(self._alter(statement))
             case s.Insert():
                 return self._insert(statement)
             case Update() | Delete() | Truncate() | Merge():
@@ -373,6 +380,25 @@ class Database:
             self._attachments.require_idle(dropped.name, statement.position)
             self._porter.require_idle(dropped.name, statement.position)
             return self._definer.drop(statement)
+
+    def _alter(self, statement: Alter) -> str:
+        assert self._porter is not None
+        found = self.catalog.find(statement.name)
+        if found is None and statement.if_exists:
+            return f"{statement.name} does not exist"
+        if found is not None and found.is_stream:
+            self._porter.drain()
+        with self._runtime.tables_lock:
+            relation: Relation = self.catalog.get(statement.name, KINDS[statement.kind], position=statement.position)
+            if not relation.is_stream:
+                return self._alterer.run(statement, relation)
+            self._attachments.require_idle(relation.name, statement.position)
+            self._porter.require_idle(relation.name, statement.position)
+            said = self._alterer.run(statement, relation)
+            if isinstance(statement.action, RenameTo):
+                with self._runtime.tidying.after(f"telling sinks of {relation.name} what it is called now"):
+                    rename_in_inbox(self.path, relation.name, statement.action.name)
+            return said
 
     def _feed(self, stream: str, frame: DataFrame, batch: SentBatch) -> int:
         with self.in_use():
@@ -434,15 +460,15 @@ class Database:
             if self._definer.exists(statement):
                 return f"{statement.name} exists already"
             columns = columns_of(self.plan(query_.statement), statement.name, statement.position)
-            table = Table(statement.name, columns)
+            table = Table(statement.name, columns, keep_changes=statement.keep_changes)
             running = self._reader.ad_hoc(query_)
             if running is None:
-                return self._definer.create_filled(table, self._reader.stored(query_), statement.position)
+                return self._definer.create_filled(table, self._reader.stored(query_), statement)
         rows = running.answer()  # when a stream pauses: nobody else waits for that
         with self._runtime.tables_lock:
             if self._definer.exists(statement):
                 return f"{statement.name} exists already"
-            return self._definer.create_filled(table, rows, statement.position)
+            return self._definer.create_filled(table, rows, statement)
 
     # What EXPLAIN, DESCRIBE and Spark's side ask
 
@@ -464,7 +490,7 @@ class Database:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        with interruptible():
+        with one_moment(), interruptible():
             with self._idle:
                 if self._closed:
                     raise closed()

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -65,6 +65,10 @@ class Runtime:
     """The files of tables over files, as last seen; the store has the same."""
     untold: list[tuple[str, Relation | None, int]] = field(default_factory=list)
     """Relations that were made or dropped, with the epoch, and that other processes were not told of yet."""
+    forsaken: list[tuple[str, int]] = field(default_factory=list)
+    """Relations that were dropped, by the names and in the epochs they were made: files are named for them."""
+    breaking: dict[int, tuple[Table, Any]] = field(default_factory=dict)
+    """Queries of rows that break the conditions of tables, by number (``table/constraints.py``)."""
     tidying: Tidying = field(default_factory=Tidying)
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
     """Hands a table's change on; hold ``tables_lock``."""

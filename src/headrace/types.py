@@ -511,6 +511,18 @@ def is_list(arrow: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Default:
+    """What a column has in rows that come without it: a constant, or the time of the statement."""
+
+    text: str
+    """As it was written."""
+    constant: Any = None
+    """A Python value as a literal's; None is NULL."""
+    zone: str = ""
+    """Of one that is the time of the statement: the zone whose date and clock that is."""
+
+
+@dataclass(frozen=True, slots=True)
 class Field:
     """A named, typed column. ``nullable=False`` only where a table declares it."""
 
@@ -519,6 +531,8 @@ class Field:
     nullable: bool = True
     id: int = field(default=0, compare=False)
     """What it is known by within its relation, whatever it is called later; 0 where nobody has to know."""
+    default: Default | None = field(default=None, compare=False)
+    """What it is in rows that come without it (``base/lacking.py``): NULL, where nothing is said."""
 
 
 Schema = tuple[Field, ...]

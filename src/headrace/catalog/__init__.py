@@ -7,7 +7,7 @@ something under a version can tell whether it still holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from headrace.catalog.relation import (
     to_json,
 )
 from headrace.catalog.stream import Buffer, Stream
-from headrace.catalog.table import FileSource, Table
+from headrace.catalog.table import Check, FileSource, Table
 from headrace.catalog.view import View
 from headrace.errors import CatalogError, Position
 
@@ -33,6 +33,7 @@ __all__ = [
     "KINDS",
     "Buffer",
     "Catalog",
+    "Check",
     "FileSource",
     "Note",
     "Read",
@@ -129,7 +130,7 @@ class Catalog:
         (None, ['v'], 'u')
         """
         was = self.relations[old.lower()]
-        relation = replace(was, name=new)
+        relation = replace(was, name=new, born=was.born or was.name)
         known = {r.name.lower(): r for r in (relation if r is was else r for r in self.relations.values())}
         readers = {new.lower() if name == old.lower() else name: found for name, found in self.readers.items()}
         return Catalog(self.version + 1, known, readers, {**self.numbers, relation.number: relation})
@@ -165,9 +166,15 @@ class Catalog:
         for relation in relations:
             _unread(readers, known.get(relation.name.lower()), numbers)
             known[relation.name.lower()] = numbers[relation.number] = relation
+        for relation in relations:  # what one reads may come after it
             for name in _reads(relation, numbers):
                 readers[name] = (*readers.get(name, ()), relation)
         return Catalog(self.version + 1, known, readers, numbers)
+
+    def replaced(self, old: Relation, new: Relation, *readers: Relation) -> Catalog:
+        """The catalog with another relation under a name, and those that read it as they read that one."""
+        found = self.with_relation(new, *readers)
+        return replace(found, numbers={n: r for n, r in found.numbers.items() if n != old.number})
 
     def without(self, *names: str) -> Catalog:
         known, readers, numbers = dict(self.relations), dict(self.readers), dict(self.numbers)
@@ -176,6 +183,12 @@ class Catalog:
             numbers.pop(gone.number, None)
             _unread(readers, gone, self.numbers)
         return Catalog(self.version + 1, known, readers, numbers)
+
+
+def in_use(what: str, readers: Iterable[Relation], position: Position | None, hint: str) -> CatalogError:
+    """The refusal to take away what others read; ``{}`` in the hint stands for them."""
+    names = ", ".join(sorted((r.name for r in readers), key=str.lower))
+    return CatalogError("RELATION_IN_USE", f"{what} is read by {names}", position=position, hint=hint.format(names))
 
 
 def gone(name: str) -> CatalogError:

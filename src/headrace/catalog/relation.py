@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
+from headrace.catalog.defaults import default_of, default_to_json
 from headrace.errors import CatalogError, Position, SqlError
 from headrace.types import Field, Schema, from_spark
 
@@ -43,9 +44,15 @@ class Read:
         now = {c.id: c for c in relation.columns}
         if self.name == relation.name and self.columns == tuple((c.name, c.id) for c in relation.columns):
             return relation
-        columns = tuple(replace(now[id], name=name) for name, id in self.columns)
-        stored = tuple(now[id].name for _, id in self.columns)
-        return replace(relation, columns=columns, stored=stored)
+        there = [(name, now[id]) for name, id in self.columns if id in now]  # what nobody reads may be dropped
+        columns = tuple(replace(column, name=name) for name, column in there)
+        return replace(relation, columns=columns, stored=tuple(column.name for _, column in there))
+
+    def of_another(self, relation: Relation) -> Read:
+        """The same names, of a relation that has taken the place of this one."""
+        ids = {c.name.lower(): c.id for c in relation.columns}
+        columns = tuple((name, ids[name.lower()]) for name, _ in self.columns if name.lower() in ids)
+        return Read(self.name, relation.number, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,10 @@ class Relation:
     """What the names in its definition meant when it was made."""
     stored: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
     """Its columns' own names, where they go under others (:meth:`Catalog.as_read_by`)."""
+    last_column: int = field(default=0, kw_only=True, compare=False)
+    """The highest id that any of its columns ever had."""
+    born: str = field(default="", kw_only=True, compare=False)
+    """What it was called when it was made, if it was renamed since: files that are named for it go on to be."""
 
     kind: ClassVar[str]
     """What it is called in SQL: ``DROP SAMPLE``."""
@@ -145,13 +156,20 @@ def numbered(relation: R2, number: int, reads: Iterable[Relation]) -> R2:
     """The relation as it is defined: under its number, its columns with ids, and what it reads as that is now."""
     columns = tuple(f if f.id else replace(f, id=i) for i, f in enumerate(relation.columns, 1))
     owns = {"rows": number} if relation.is_table else relation.owns
-    return replace(relation, number=number, columns=columns, owns=owns, read=tuple(map(Read.of, reads)))
+    last = max((c.id for c in columns), default=0)
+    read = tuple(map(Read.of, reads))
+    return replace(relation, number=number, columns=columns, owns=owns, read=read, last_column=last)
 
 
 def to_json(relation: Relation) -> dict[str, Any]:
     """A definition as plain data, for the store."""
     return {
-        "columns": [[f.name, f.type.declared, f.nullable, f.id] for f in relation.columns],
+        "columns": [
+            [f.name, f.type.declared, f.nullable, f.id, *([default_to_json(f.default)] if f.default else [])]
+            for f in relation.columns
+        ],
+        "last_column": relation.last_column,
+        **({"born": relation.born} if relation.born else {}),
         "number": relation.number,
         "owns": dict(relation.owns),
         "read": [[r.name, r.number, [list(c) for c in r.columns]] for r in relation.read],
@@ -161,8 +179,7 @@ def to_json(relation: Relation) -> dict[str, Any]:
 
 def from_json(name: str, kind: str, body: Mapping[str, Any]) -> Relation:
     """The definition :func:`to_json` wrote."""
-    given = enumerate(body["columns"], 1)
-    columns = tuple(Field(n, from_spark(t), nullable, *(id or [at])) for at, (n, t, nullable, *id) in given)
+    columns = tuple(_column(at, *column) for at, column in enumerate(body["columns"], 1))
     if kind not in KINDS:
         raise CatalogError(
             "RELATION_KIND_UNKNOWN",
@@ -175,7 +192,14 @@ def from_json(name: str, kind: str, body: Mapping[str, Any]) -> Relation:
         number=body.get("number", 0),
         owns={role: int(ref) for role, ref in body.get("owns", {}).items()},
         read=tuple(Read(n, at, tuple((c, id) for c, id in columns)) for n, at, columns in body.get("read", ())),
+        last_column=body.get("last_column", max((c.id for c in columns), default=0)),
+        born=body.get("born", ""),
     )
+
+
+def _column(at: int, name: str, type: str, nullable: bool, id: int = 0, default: Any = None) -> Field:
+    found = from_spark(type)
+    return Field(name, found, nullable, id or at, default_of(default, found) if default is not None else None)
 
 
 def file_name(name: str) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
+from headrace.base.lacking import lacking_rows
 from headrace.input import files
 from headrace.input.arrow_file import ArrowSlice
 from headrace.input.csv import CsvOptions
@@ -116,7 +117,7 @@ class Work:
     options: CsvOptions | None
     zone: str
     missing: Schema = ()
-    """Columns fragments read that the input does not hold: NULL in every row."""
+    """Columns fragments read that the input does not hold: their default in every row, or NULL."""
     ring: Address | None = None
     """The stream's ring, if its rows are to go there too."""
 
@@ -198,8 +199,8 @@ def chunked(batches: Iterator[pa.RecordBatch], rows: int = CHUNK_ROWS) -> Iterat
         yield pa.Table.from_batches(held)
 
 
-def with_nulls(rows: pa.Table, missing: Schema) -> pa.Table:
-    """The rows with further columns that are NULL throughout."""
+def with_missing(rows: pa.Table, missing: Schema) -> pa.Table:
+    """The rows with further columns, which have their defaults throughout."""
     for column in missing:
-        rows = rows.append_column(column.name, pa.nulls(rows.num_rows, column.type.arrow))
+        rows = rows.append_column(column.name, lacking_rows(column, rows.num_rows))
     return rows

@@ -19,10 +19,12 @@ import duckdb
 import pyarrow as pa
 
 from headrace.base.interrupts import stoppable
+from headrace.base.lacking import lacking
 from headrace.base.native import native_batches, native_connection, native_query
 from headrace.base.parquet_files import native_scan, write_parquet
 from headrace.engine.failures import from_duckdb
 from headrace.engine.following import counted_chunks, tell_share
+from headrace.engine.native_sql import literal
 from headrace.engine.plan_sql import quote_native
 from headrace.engine.work import (
     BATCH,
@@ -34,12 +36,13 @@ from headrace.engine.work import (
     Static,
     Work,
     chunked,
-    with_nulls,
+    with_missing,
 )
 from headrace.errors import ExecutionError, HeadraceError, StoreError
 from headrace.input.arrow_file import ArrowSlice, read_arrow
 from headrace.input.files import TextSlice, read_text
 from headrace.input.parquet import ParquetPiece, ParquetSlice, first_bad_value, parquet_source, select_items
+from headrace.plan.exprs import Literal
 from headrace.rings import Ring
 from headrace.rings.delivery import put
 from headrace.types import Schema
@@ -185,7 +188,7 @@ class Worker:
             if cannot is not None:
                 continue
             try:
-                whole = with_nulls(part, work.missing)
+                whole = with_missing(part, work.missing)
                 for run in runs:
                     run.add(whole)
             except PipelineCannot as failure:
@@ -237,11 +240,12 @@ class Worker:
     def _reduce_file(self, work: Work, runs: Sequence[FragmentRun], file: _File) -> int:
         """Rows of a Parquet file, read by DuckDB inside whatever queries the fragments make."""
         piece = file.piece
-        nulls = "".join(f", CAST(NULL AS {f.type.duckdb}) AS {quote_native(f.name)}" for f in work.missing)
+        filled = ((Literal(f.type, lacking(f)), quote_native(f.name)) for f in work.missing)
+        missing = "".join(f", {literal(value)} AS {name}" for value, name in filled)
         source = parquet_source(piece, work.schema, work.columns)
-        items = select_items(piece, work.schema, work.columns) + nulls
+        items = select_items(piece, work.schema, work.columns) + missing
         with self.cursor() as cursor:
-            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{nulls} FROM {source}")
+            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {BATCH} AS SELECT *{missing} FROM {source}")
             try:
                 for run in runs:
                     run.add_parquet(ParquetPart(piece, cursor, items, file.told))

@@ -136,6 +136,16 @@ class CsvSlice(TextSlice[CsvFile]):
     """What one task reads."""
 
 
+def header_of(path: Path, options: CsvOptions) -> list[str] | None:
+    """The names in a file's header, if it has one."""
+    data = as_array(open_bytes(path))
+    start = text_start(path, data, "CSV")
+    if not options.header or start >= data.size:
+        return None
+    end = options.quoting.next_record(data, start, start + 1, limit=1)
+    return _header_names(path, data[start:end].tobytes(), options)
+
+
 def layout(path: Path, options: CsvOptions, schema: Schema) -> CsvFile:
     """Reads a file's start: byte-order mark and header, whose names must be the stream's, in any order."""
     data = as_array(open_bytes(path))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.base.parquet_files import footer_of
 from headrace.errors import DataError, NotYetSupported
 from headrace.input import csv, json_lines, parquet
 from headrace.input.csv import CsvFile, CsvOptions, CsvPiece, CsvSlice, read_csv
@@ -42,6 +43,16 @@ _EXTENSIONS = {
     ".parq": "parquet",
     ".pq": "parquet",
 }
+
+
+def names_in(path: Path, format: str, options: CsvOptions | None) -> list[str] | None:
+    """The columns a file says it has; None where it says nothing of them, or cannot be read."""
+    if format == "parquet":
+        try:
+            return list(footer_of(path).schema.to_arrow_schema().names)
+        except (pa.ArrowException, OSError):
+            return None
+    return csv.header_of(path, options) if options is not None else None
 
 
 def resolve(pattern: str, format: str | None = None) -> list[Path]:

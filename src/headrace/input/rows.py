@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.base.lacking import lacking, lacking_rows, settled
 from headrace.base.utf8 import HINT, INVALID, first_bad_text
 from headrace.errors import DataError
 from headrace.input.conversion import FAILURES, check_types, convert, shown
@@ -50,7 +51,8 @@ def to_arrow(data: Any, schema: Schema, *, zone: str = "UTC") -> pa.Table | pa.R
     """``data`` as rows of ``schema``; a reader for what arrives as a stream, else a table.
 
     * A column the schema does not have, or one that is there twice, is an error. So is a
-      missing one, except in dicts (one a row): what a dict leaves out is NULL.
+      missing one, except one with a default, which it has then, and in dicts (one a row): what a dict leaves out
+      is its default, or NULL.
     * Only conversions that keep the value: see docs/copy.md. A Python or NumPy float goes into
       a ``float`` column rounded, for Python has no narrower one.
     * A naive datetime in a ``timestamp`` column is a local time of ``zone``.
@@ -103,8 +105,8 @@ def _from_pandas(frame: Any, schema: Schema, zone: str) -> pa.Table:
     if not len(frame):  # pandas types an empty column by guess
         return arrow_schema(schema).empty_table()
     columns = dict(zip(schema, positions, strict=True))
-    objects = {f: i for f, i in columns.items() if holds_objects(frame.dtypes.iloc[i])}
-    typed = tuple(f for f in schema if f not in objects)
+    objects = {f: i for f, i in columns.items() if i >= 0 and holds_objects(frame.dtypes.iloc[i])}
+    typed = tuple(f for f in schema if f not in objects and columns[f] >= 0)
     try:
         table = pa.Table.from_pandas(frame.iloc[:, [columns[f] for f in typed]], preserve_index=False)
     except (*FAILURES, KeyError) as error:
@@ -114,19 +116,26 @@ def _from_pandas(frame: Any, schema: Schema, zone: str) -> pa.Table:
         with foreign(frame):
             values = of_pandas(frame.iloc[:, i])
         found[f] = pa.chunked_array([_from_values(values, f, zone)])
+    for f in (f for f, i in columns.items() if i < 0):
+        found[f] = pa.chunked_array([lacking_rows(f, len(frame))])
     return pa.Table.from_arrays([found[f] for f in schema], schema=arrow_schema(schema))
 
 
 def _reader(reader: pa.RecordBatchReader, schema: Schema, zone: str) -> pa.RecordBatchReader:
     """The same stream, converted a batch at a time."""
     positions = match_columns(reader.schema.names, schema)
+    schema = tuple(map(settled, schema))
     for f, i in zip(schema, positions, strict=True):
-        check_types(reader.schema.field(i).type, f)
+        if i >= 0:
+            check_types(reader.schema.field(i).type, f)
 
     def batches() -> Iterator[pa.RecordBatch]:
         before = 0
         for batch in _read(reader):
-            arrays = [_column(batch.column(i), f, zone, before) for f, i in zip(schema, positions, strict=True)]
+            arrays = [
+                _column(batch.column(i), f, zone, before) if i >= 0 else lacking_rows(f, batch.num_rows)
+                for f, i in zip(schema, positions, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(schema))
             before += batch.num_rows
 
@@ -146,6 +155,9 @@ def _table(table: pa.Table, schema: Schema, zone: str, *, loose: bool = False) -
     arrays = []
     for f, i in zip(schema, match_columns(table.schema.names, schema), strict=True):
         before, chunks = 0, []
+        if i < 0:
+            arrays.append(pa.chunked_array([lacking_rows(f, table.num_rows)]))
+            continue
         for chunk in table.column(i).chunks:
             chunks.append(_column(chunk, f, zone, before, loose=loose))
             before += len(chunk)
@@ -156,7 +168,7 @@ def _table(table: pa.Table, schema: Schema, zone: str, *, loose: bool = False) -
 
 
 def match_columns(given: Sequence[Any], schema: Schema, *, optional: bool = False) -> list[int]:
-    """Where in ``given`` each column of ``schema`` is; -1 for a missing one if that is allowed."""
+    """Where in ``given`` each column of ``schema`` is; -1 for a missing one if that is allowed or it has a default."""
     columns = {f.name.lower() for f in schema}
     expected = "the columns are " + ", ".join(f.name for f in schema)
     with foreign(None, "the name of a column"):
@@ -168,9 +180,9 @@ def match_columns(given: Sequence[Any], schema: Schema, *, optional: bool = Fals
         repeated = sorted({key for key in lower if lower.count(key) > 1})
         raise DataError("REPEATED_COLUMN", f"{', '.join(repeated)} is there more than once", hint=expected)
     missing = [f.name for f in schema if f.name.lower() not in lower]
-    if missing and not optional:
+    if (needed := [f.name for f in schema if f.name in missing and f.default is None]) and not optional:
         raise DataError(
-            "MISSING_COLUMN", f"the rows have no column {', '.join(missing)}", hint=f"{expected}; fill it with NULLs"
+            "MISSING_COLUMN", f"the rows have no column {', '.join(needed)}", hint=f"{expected}; fill it with NULLs"
         )
     return [lower.index(f.name.lower()) if f.name not in missing else -1 for f in schema]
 
@@ -182,7 +194,11 @@ def _from_columns(data: Mapping[Any, Any], schema: Schema, zone: str) -> pa.Tabl
         lengths = ", ".join(f"{name} has {len(column)}" for name, column in zip(data, values, strict=True))
         raise DataError("INSERT_COLUMN_LENGTHS", f"columns of different lengths: {lengths}")
     positions = match_columns(list(data), schema)
-    arrays = [_from_values(values[i], f, zone) for f, i in zip(schema, positions, strict=True)]
+    rows = len(values[0]) if values else 0
+    arrays = [
+        _from_values(values[i], f, zone) if i >= 0 else lacking_rows(f, rows)
+        for f, i in zip(schema, positions, strict=True)
+    ]
     return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
 
 
@@ -196,7 +212,9 @@ def _from_rows(rows: list[Any], schema: Schema, zone: str) -> pa.Table:
         positions = match_columns(names, schema, optional=True)
         keys = [names[i] if i >= 0 else None for i in positions]
         with foreign(None, "a row"):
-            columns = [[row.get(key) for row in rows] for key in keys]
+            columns = [
+                [row.get(key, value) for row in rows] for key, value in zip(keys, map(lacking, schema), strict=True)
+            ]
     elif all(isinstance(row, tuple | list) for row in rows):
         lengths = [len(row) for row in rows]
         wrong = next((i for i, length in enumerate(lengths) if length != len(schema)), None)

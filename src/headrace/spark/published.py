@@ -52,7 +52,7 @@ class KnownRelation:
     @property
     def key(self) -> str:
         """A file name for the relation that one of the same name, made later, does not share."""
-        return key_of(self.relation.name, self.made)
+        return key_of(self.relation.born or self.relation.name, self.made)
 
 
 def key_of(name: str, made: int) -> str:
@@ -70,7 +70,8 @@ def publish_catalog(db: Database, *, whole: bool = False) -> None:
     To be called while no definition can change. What was kept for relations that are gone goes, too.
     """
     path, told = db.path / CATALOG, db.runtime.untold
-    db.runtime.untold = []
+    forsaken = {key_of(*relation) for relation in db.runtime.forsaken}
+    db.runtime.untold, db.runtime.forsaken = [], []
     try:
         if whole or not path.exists():
             kept = write_catalog(db)
@@ -83,12 +84,11 @@ def publish_catalog(db: Database, *, whole: bool = False) -> None:
             raise
         db.runtime.tidying.note("telling other processes of the definitions", error)
         return
-    if kept is None and all(relation is not None for _, relation, _ in told):
+    if kept is None and not forsaken:
         return
-    gone = {f"{file_name(name.lower())}-e" for name, relation, _ in told if relation is None}
     for folder in (db.path / CHECKPOINTS, db.path / CHANGES):
         for entry in folder.iterdir() if folder.exists() else ():
-            if entry.name.rstrip("0123456789") in gone if kept is None else entry.name not in kept:
+            if entry.name in forsaken or (kept is not None and entry.name not in kept):
                 remove(entry)
 
 
@@ -101,7 +101,7 @@ def write_catalog(db: Database) -> set[str]:
     text = json.dumps({"zone": db.runtime.settings.time_zone, "relations": body}) + "\n"
     if not _says(path, text):
         write_whole(path, text, sync=False, staging=db.path / SCRATCH)
-    return {key_of(d.name, d.epoch) for d in found}
+    return {key_of(d.body.get("born") or d.name, d.epoch) for d in found}
 
 
 def _append(path: Path, told: Sequence[tuple[str, Relation | None, int]]) -> None:

@@ -50,7 +50,7 @@ from headrace.sql.source import span_of, text_of
 from headrace.sql.spark_blocks import QueryAnalyzer, opaque_block, spark_block
 from headrace.sql.statements import CreateView as CreateViewStatement
 from headrace.sql.statements import parse
-from headrace.sql.store_assignment import stored, targets_of
+from headrace.sql.store_assignment import stored, targets_of, with_defaults
 from headrace.sql.subqueries import Around
 from headrace.sql.system import System, is_system, name_of, system_scan
 from headrace.types import BOOLEAN, STRING, VOID, quote
@@ -95,7 +95,7 @@ class Binder:
 
     def assignment(self, tree: exp.Expr, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
         """The plan whose rows, in the relation's own columns and types, an INSERT stores."""
-        targets_of(relation, columns, at)
+        with_defaults(tree, targets_of(relation, columns, at))
         return stored(self._query(tree, {}), relation, columns, at)
 
     # Queries
@@ -313,11 +313,11 @@ class Binder:
         if has_counts(table):
             sample = self.catalog.get(table.name, Sample)
             return Leaf.of(_ref(sample), (*sample.columns, *COUNTS))
+        plain, _, place = table.name.partition("@")
+        relation = self.catalog.get(plain, position=position_of(table))
+        if not place:
+            return self._named(relation)
         if name not in self._scans:
-            plain, _, place = table.name.partition("@")
-            relation = self.catalog.get(plain, position=position_of(table))
-            if not place:
-                return self._named(relation)
             self._scans[name] = self._placed(relation, self._named(relation), place, position_of(table))
         return self._scans[name]
 
@@ -444,9 +444,9 @@ class Binder:
         text = span.text[span.start : span.end]
         words = {t.text.lower() for t in tokens(text) if t.kind in (Kind.WORD, Kind.NAME)}
         inputs: dict[str, Node] = {name: node for name, node in ctes.items() if name in words}
-        for relation in self.catalog.relations.values():
-            if relation.name.lower() in words and relation.name.lower() not in inputs:
-                inputs[relation.name.lower()] = self._named(relation)
+        for name, relation in self.catalog.relations.items():
+            if name in words and name not in inputs:
+                inputs[name] = self._named(relation)
         return opaque_block(text, tree.reason, self.analyzer, inputs)
 
     def _bind_alone(self, tree: exp.Expr, ctes: Ctes) -> Node | None:

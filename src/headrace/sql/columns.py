@@ -1,13 +1,19 @@
-"""The column list of CREATE STREAM and CREATE TABLE: names, types, NOT NULL, PRIMARY KEY."""
+"""The column list of CREATE STREAM and CREATE TABLE: names, types, NOT NULL, PRIMARY KEY, DEFAULT, CHECK.
+
+What a default or a condition means is found out where the relation is made (``sql/rules.py``): here they are read.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
 
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.cursor import Cursor
 from headrace.sql.lexer import tokens
+from headrace.sql.source import text_of
 from headrace.types import MAP_HINT, VOID, Field, Schema, Type, parse_type
 
 
@@ -21,11 +27,44 @@ class Declaration:
     key: tuple[str, ...]
     key_position: Position | None
     """Where the PRIMARY KEY was written, for an error about it."""
+    rules: Rules
+
+
+@dataclass(frozen=True)
+class Written:
+    """An expression of a definition, and where it stands."""
+
+    tree: exp.Expr
+    text: str
+    position: Position
+
+    @staticmethod
+    def next(reader: Cursor) -> Written:
+        position = reader.position()
+        tree = reader.expression()
+        return Written(tree, text_of(tree), position)
+
+
+@dataclass(frozen=True)
+class WrittenCheck:
+    """``CONSTRAINT name CHECK (condition)``; without a name it gets one."""
+
+    name: str
+    condition: Written
+    position: Position
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is said of the rows of a relation: defaults by column, and conditions."""
+
+    defaults: dict[str, Written] = field(default_factory=dict)
+    checks: tuple[WrittenCheck, ...] = ()
 
 
 Key = list[tuple[str, Position]]
 """The columns of a key, and where each is named."""
-_CONSTRAINTS = ("COMMENT", "DEFAULT", "GENERATED", "CHECK", "REFERENCES", "UNIQUE", "CONSTRAINT", "COLLATE", "NULL")
+_CONSTRAINTS = ("COMMENT", "GENERATED", "REFERENCES", "UNIQUE", "COLLATE", "NULL", "MASK")
 
 
 _TYPES = (
@@ -54,8 +93,10 @@ def definition(reader: Cursor) -> Declaration:
         )
     fields: list[Field] = []
     keys: list[Key] = []
+    defaults: dict[str, Written] = {}
+    checks: list[WrittenCheck] = []
     try:
-        reader.listed(lambda: _part(reader, fields, keys))
+        reader.listed(lambda: _part(reader, fields, keys, defaults, checks))
     except SqlError as error:
         if error.condition == "PARSE_SYNTAX_ERROR":
             error.hint = error.hint or f"write (name TYPE, …); types: {_TYPES}"
@@ -70,7 +111,7 @@ def definition(reader: Cursor) -> Declaration:
             )
     not_null = {k.lower() for k in key}
     columns = tuple(replace(f, nullable=f.nullable and f.name.lower() not in not_null) for f in fields)
-    return Declaration(name, position, columns, key, key_position)
+    return Declaration(name, position, columns, key, key_position, Rules(defaults, tuple(checks)))
 
 
 def parse_columns(text: str) -> Schema:
@@ -82,40 +123,108 @@ def parse_columns(text: str) -> Schema:
     return found.columns
 
 
-def _part(reader: Cursor, fields: list[Field], keys: list[Key]) -> None:
-    """A column, or the table's key."""
+def _part(
+    reader: Cursor, fields: list[Field], keys: list[Key], defaults: dict[str, Written], checks: list[WrittenCheck]
+) -> None:
+    """A column, or the table's key, or a condition."""
     position = reader.position()
     if reader.word() == "PRIMARY" and reader.word(1) == "KEY":
         reader.at += 2
         at = reader.at
         keys.append([(name.name, reader.position(at + 1 + 2 * i)) for i, name in enumerate(reader.names())])
         return
-    if reader.word() in ("CONSTRAINT", "CHECK", "FOREIGN", "UNIQUE") and reader.word(2) not in (",", ")"):
+    if _at_constraint(reader):
+        checks.append(constraint(reader))
+        return
+    if reader.word() in ("FOREIGN", "UNIQUE") and reader.word(2) not in (",", ")"):
         raise NotYetSupported(f"{reader.word()} in a column list", position=position)
     if reader.word() == ")":
         reader.fail("a column")
-    column, is_key = _column(reader, position)
-    if column.name.lower() in {f.name.lower() for f in fields}:
-        raise SqlError("COLUMN_ALREADY_EXISTS", f"column {column.name} is declared twice", position=position)
-    fields.append(column)
-    if is_key:
-        keys.append([(column.name, position)])
+    found = column(reader)
+    if found.field.name.lower() in {f.name.lower() for f in fields}:
+        raise SqlError("COLUMN_ALREADY_EXISTS", f"column {found.field.name} is declared twice", position=position)
+    fields.append(found.field)
+    checks.extend(found.checks)
+    if found.default is not None:
+        defaults[found.field.name] = found.default
+    if found.is_key:
+        keys.append([(found.field.name, position)])
 
 
-def _column(reader: Cursor, position: Position) -> tuple[Field, bool]:
+def _at_constraint(reader: Cursor) -> bool:
+    """Whether a condition is next, and no column of such a name."""
+    if reader.word() == "CHECK":
+        return reader.word(1) == "("
+    return reader.word() == "CONSTRAINT" and reader.word(2) in ("CHECK", "PRIMARY", "FOREIGN", "UNIQUE")
+
+
+def constraint(reader: Cursor) -> WrittenCheck:
+    """``[CONSTRAINT name] CHECK (condition)``."""
+    position = reader.position()
+    name = ""
+    if reader.take("CONSTRAINT"):
+        position = reader.position()
+        name = reader.name()
+    if reader.word() in ("PRIMARY", "FOREIGN", "UNIQUE"):
+        raise NotYetSupported(
+            f"{reader.word()} KEY as a named constraint" if reader.word() != "UNIQUE" else "UNIQUE",
+            position=reader.position(),
+            hint="write PRIMARY KEY (a, b) when the table is made; conditions are CHECK (…)",
+        )
+    if not reader.take("CHECK"):
+        reader.fail("CHECK and a condition")
+    if reader.word() != "(":
+        reader.fail("'(' and a condition")
+    reader.at += 1
+    condition = Written.next(reader)
+    if not reader.take(")"):
+        reader.fail("')'")
+    if reader.word() in ("NOT", "ENFORCED", "RELY", "NORELY") and reader.word(1) != "NULL":
+        if not (reader.word() == "ENFORCED"):
+            raise NotYetSupported(
+                "a CHECK that is not enforced", position=reader.position(), hint="leave it out: conditions are enforced"
+            )
+        reader.at += 1
+    return WrittenCheck(name, condition, position)
+
+
+@dataclass(frozen=True)
+class WrittenColumn:
+    """One column of a list."""
+
+    field: Field
+    is_key: bool
+    default: Written | None
+    checks: tuple[WrittenCheck, ...]
+    position: Position
+
+
+def column(reader: Cursor) -> WrittenColumn:
+    """``name TYPE [NOT NULL] [DEFAULT value] [CHECK (…)] [PRIMARY KEY]``."""
+    position = reader.position()
     name = reader.name()
     type_ = _column_type(reader, name, position)
     nullable, is_key = True, False
-    while reader.word() not in (",", ")"):
+    default: Written | None = None
+    checks: list[WrittenCheck] = []
+    while reader.word() not in (",", ")", ""):
         if reader.take("NOT", "NULL"):
             nullable = False
         elif reader.take("PRIMARY", "KEY"):
             is_key = True
+        elif reader.word() == "DEFAULT":
+            at = reader.position()
+            reader.at += 1
+            if default is not None:
+                raise SqlError("CREATE_TABLE_COLUMN_DESCRIPTOR_DUPLICATE", f"{name} has two defaults", position=at)
+            default = Written.next(reader)
+        elif reader.word() in ("CHECK", "CONSTRAINT"):
+            checks.append(constraint(reader))
         elif reader.word() in _CONSTRAINTS:
             raise NotYetSupported(f"{reader.word()} on column {name}", position=reader.position())
         else:
             reader.fail("',' or ')'")
-    return Field(name, type_, nullable), is_key
+    return WrittenColumn(Field(name, type_, nullable), is_key, default, tuple(checks), position)
 
 
 def _column_type(reader: Cursor, column: str, position: Position) -> Type:

@@ -7,20 +7,21 @@ same tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from sqlglot import exp
 
 from headrace.catalog import KINDS, Buffer, FileSource
 from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.sql.alter import Alter, alter
 from headrace.sql.changes import CHANGES, Change
-from headrace.sql.columns import definition
+from headrace.sql.columns import Rules, definition
 from headrace.sql.copy_options import copy_options
 from headrace.sql.cursor import Cursor
 from headrace.sql.files_clause import files_clause, is_own
 from headrace.sql.lexer import Kind, place, tokens
-from headrace.sql.options import buffer_of, retain_of, with_options
+from headrace.sql.options import buffer_of, keep_changes_of, retain_of, with_options
 from headrace.sql.token_reader import Beyond
 from headrace.types import Schema
 
@@ -31,6 +32,8 @@ class Create:
     name: str
     if_not_exists: bool
     position: Position
+    or_replace: bool
+    """Whether it takes the place of what goes under the name."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class CreateStream(Create):
     position: Position
     buffer: Buffer | None = None
     """``WITH (capacity = …, timeout = …, overflow = …, patience = …)``."""
+    rules: Rules = field(default_factory=Rules)
+    or_replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,10 @@ class CreateTable(Create):
     position: Position
     files: FileSource | None = None
     """Where its rows lie, if they are not its own; ``columns`` may then be empty."""
+    rules: Rules = field(default_factory=Rules)
+    keep_changes: int | None = None
+    """For how many microseconds: ``WITH (keep_changes = '1 day')``."""
+    or_replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,8 @@ class CreateTableAs(Create):
     query: exp.Expr
     if_not_exists: bool
     position: Position
+    keep_changes: int | None = None
+    or_replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,7 @@ class CreateView(Create):
     retain: int | None = None
     """For how many microseconds groups are kept: ``WITH (retain = '7 days')``."""
     materialized: bool = False
+    or_replace: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,17 +149,11 @@ class Refresh:
 
 
 F = TypeVar("F", bound="Callable[[StatementReader], Create]")
-Statement = Create | Insert | Change | Copy | Query | Explain | Show | Describe | Drop | Refresh
+Statement = Create | Alter | Insert | Change | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
-_READ = "views that read it go first (DESCRIBE shows their text; over a stream they begin empty again)"
 _ALONE = "leave it out: each statement commits by itself, or changes nothing"
 _NOT_YET = {
-    "ALTER": (
-        "ALTER of a relation",
-        "DROP it and CREATE it as it should be; CREATE TABLE kept AS SELECT * FROM t keeps a table's rows meanwhile, "
-        f"INSERT INTO t SELECT … FROM kept brings them back; {_READ}",
-    ),
     "SET": ("SET of a setting", "settings are given to headrace.connect"),
     "USE": ("more than one schema", "use plain names; another database is another directory"),
     "ANALYZE": ("ANALYZE", "leave it out: Headrace keeps no statistics"),
@@ -167,8 +173,6 @@ _TABLE_OPTIONS = (
     "CLUSTER",
     "COMMENT",
     "OPTIONS",
-    "TBLPROPERTIES",
-    "WITH",
 )
 
 
@@ -235,6 +239,8 @@ class StatementReader(Cursor):
             return self.describe()
         if first == "DROP":
             return self.drop()
+        if first == "ALTER":
+            return alter(self)
         if first == "REFRESH":
             return self.refresh()
         if first in _NOT_YET:
@@ -324,11 +330,7 @@ class StatementReader(Cursor):
 
     def create(self) -> Statement:
         if self.word(1) == "OR" and self.word(2) == "REPLACE":
-            raise NotYetSupported(
-                "CREATE OR REPLACE",
-                position=self.position(self.at + 1),
-                hint="DROP it first (its state is lost), then CREATE",
-            )
+            return self.create_or_replace()
         kind, at = self.word(1), self.position(self.at + 1)
         if kind in ("TEMP", "TEMPORARY", "GLOBAL", "EXTERNAL", "FUNCTION", "INDEX", "SCHEMA", "DATABASE"):
             raise NotYetSupported(f"CREATE {kind}", position=at)
@@ -341,6 +343,27 @@ class StatementReader(Cursor):
             return CREATES[kind](self)
         self.at -= 1
         return self.fail(_or(("FOREIGN TABLE", *CREATES)))
+
+    def create_or_replace(self) -> Statement:
+        """``CREATE OR REPLACE TABLE`` or ``VIEW``."""
+        at = self.position(self.at + 1)
+        self.at += 2
+        kind = self.word(2) if self.word(1) == "MATERIALIZED" else self.word(1)
+        if kind not in ("TABLE", "VIEW"):
+            raise NotYetSupported(
+                f"CREATE OR REPLACE {kind}", position=at, hint=f"DROP {kind} first (what it keeps is lost), then CREATE"
+            )
+        found = self.create()
+        if isinstance(found, CreateTable | CreateTableAs | CreateView):
+            if found.if_not_exists:
+                raise SqlError(
+                    "PARSE_SYNTAX_ERROR",
+                    "CREATE OR REPLACE with IF NOT EXISTS",
+                    position=at,
+                    hint="leave one of them out: what is there is replaced, or stays",
+                )
+            return replace(found, or_replace=True)
+        raise AssertionError(f"{kind} is read as {type(found).__name__}")
 
     def create_stream(self, *, foreign: bool = False) -> CreateStream:
         """``CREATE STREAM s (…)``, or ``CREATE FOREIGN TABLE s (…) SERVER stream`` (000 §4.2.6)."""
@@ -356,6 +379,12 @@ class StatementReader(Cursor):
                 position=found.key_position,
                 hint="a stream keeps no rows to check against; leave the key out",
             )
+        for check in found.rules.checks:
+            raise NotYetSupported(
+                "CHECK on a stream",
+                position=check.position,
+                hint="filter in the views over it: WHERE …; a table has conditions",
+            )
         buffer = buffer_of(with_options(self))
         if foreign:
             if not self.take("SERVER"):
@@ -363,7 +392,7 @@ class StatementReader(Cursor):
             if not self.take("STREAM"):
                 self.fail("SERVER stream")
         self.end()
-        return CreateStream(found.name, found.columns, exists, found.position, buffer)
+        return CreateStream(found.name, found.columns, exists, found.position, buffer, found.rules)
 
     def create_table(self) -> CreateTable | CreateTableAs:
         exists = self.take("IF", "NOT", "EXISTS")
@@ -375,6 +404,7 @@ class StatementReader(Cursor):
         using = self.at
         if self.take("USING") and not is_own(self):
             return self.create_file_table(start, columns_at, exists, using)
+        options = with_options(self) if self.word() in ("WITH", "TBLPROPERTIES") and self.word(1) == "(" else []
         if self.word() == "AS" or (columns_at is None and self.at_query()):
             if columns_at is not None:
                 raise SqlError(
@@ -386,14 +416,17 @@ class StatementReader(Cursor):
             self.take("AS")
             if not self.at_query():
                 self.fail("AS and a query")
-            return CreateTableAs(name, self.rest_as_query(), exists, position)
+            return CreateTableAs(name, self.rest_as_query(), exists, position, keep_changes_of(options))
         if self.word() in _TABLE_OPTIONS:
             raise NotYetSupported("LOCATION without USING, LIKE and other options of a table", position=self.position())
         after, self.at = self.at, start
         found = definition(self)
         self.at = max(self.at, after)
         self.end()
-        return CreateTable(found.name, found.columns, found.key, exists, found.position)
+        keep_changes = keep_changes_of(options)
+        return CreateTable(
+            found.name, found.columns, found.key, exists, found.position, None, found.rules, keep_changes
+        )
 
     def create_file_table(self, start: int, columns_at: int | None, exists: bool, using: int) -> CreateTable:
         files = files_clause(self)
@@ -409,6 +442,12 @@ class StatementReader(Cursor):
                 f"table {found.name} lies in files and cannot have a PRIMARY KEY",
                 position=found.key_position,
                 hint="whoever writes the files could break it; leave the key out",
+            )
+        for rule in (*found.rules.defaults.values(), *(check.condition for check in found.rules.checks)):
+            raise NotYetSupported(
+                "DEFAULT and CHECK of a table over files",
+                position=rule.position,
+                hint="only whoever writes the files could keep to them; leave them out",
             )
         return CreateTable(found.name, found.columns, (), exists, found.position, files)
 

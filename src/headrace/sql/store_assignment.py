@@ -7,17 +7,20 @@ from contextlib import contextmanager
 
 from sqlglot import exp
 
+from headrace.base.lacking import lacking
 from headrace.base.wording import counted
 from headrace.catalog import Stream, Table
 from headrace.errors import ExecutionError, Position, SqlError
 from headrace.plan.exprs import Column, Expr, Literal
 from headrace.plan.nodes import Node, Project
 from headrace.sql.coercion import can_store, cast
+from headrace.sql.grammar import parse_expression
+from headrace.sql.source import position_of, replace
 from headrace.types import Field, Schema, Type
 
 
 def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at: Position) -> Node:
-    """The rows of ``source`` as an INSERT into these columns stores them; columns left out are NULL."""
+    """The rows of ``source`` as an INSERT into these columns stores them; columns left out have their defaults."""
     targets = targets_of(relation, columns, at)
     if len(source.output) != len(targets):
         raise SqlError(
@@ -33,8 +36,41 @@ def stored(source: Node, relation: Stream | Table, columns: tuple[str, ...], at:
         if column.name in given:
             exprs.append((out, cast_for_store(given[column.name], column.type, column.name, at)))
         else:
-            exprs.append((out, Literal(column.type, None)))
+            exprs.append((out, Literal(column.type, lacking(column))))
     return Project(source, tuple(exprs))
+
+
+def with_defaults(tree: exp.Expr, targets: Schema) -> None:
+    """Put the defaults of columns where a query to be inserted says DEFAULT for a whole value."""
+    rows: list[list[exp.Expr]] = []
+    if isinstance(tree, exp.Values):
+        rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in tree.expressions]
+    elif isinstance(tree, exp.Select):
+        rows = [tree.expressions]
+    for row in rows:
+        for value, column in zip(row, targets, strict=False):
+            if _says_default(value):
+                replace(value, parse_expression(_default_text(column)))
+    for node in tree.find_all(exp.Column):
+        if _says_default(node) and not tree.find(exp.From):
+            raise SqlError(
+                "DEFAULT_PLACEMENT_INVALID",
+                "DEFAULT is a whole value, not a part of one",
+                position=position_of(node),
+                hint="write the value, or DEFAULT alone",
+            )
+
+
+def _default_text(column: Field) -> str:
+    text = "NULL" if column.default is None else column.default.text
+    if column.default is not None and column.default.zone:
+        text = f"{column.type.sql.upper()} '{lacking(column)}'"
+    return f"CAST((\n{text}\n) AS {column.type.sql})"
+
+
+def _says_default(node: exp.Expr) -> bool:
+    quoted = isinstance(node, exp.Column) and isinstance(node.this, exp.Identifier) and node.this.args.get("quoted")
+    return isinstance(node, exp.Column) and not node.table and not quoted and node.name.upper() == "DEFAULT"
 
 
 @contextmanager

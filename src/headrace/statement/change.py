@@ -15,6 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.base.interrupts import at_once
+from headrace.base.lacking import lacking, lacking_rows
 from headrace.base.wording import counted
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
@@ -31,7 +32,7 @@ from headrace.sql.source import position_of
 from headrace.sql.store_assignment import cast_for_store, storing
 from headrace.sql.system import name_of
 from headrace.statement.read import QueryReader
-from headrace.table import changing
+from headrace.table import changing, constraints
 from headrace.table.changing import TableChange
 
 
@@ -82,9 +83,10 @@ class Changer:
     def overwrite(self, table: Table, rows: pa.Table) -> Changed:
         """Put rows in the place of all of a table's."""
         with self._runtime.tables_lock:
-            table = self._table(table.name, None)
-            deleted = self._count(table)
-            new = self._new_rows(table, rows)
+            self._runtime.catalog.require_there(table)
+            now = self._table(self._runtime.catalog.numbers[table.number].name, None)
+            new = self._new_rows(now, constraints.as_of(now, table, rows))
+            table, deleted = now, self._count(now)
             label = f"INSERT OVERWRITE {table.name}"
             changing.commit(self._runtime, table, TableChange.replacement(table, new), label)
             return Changed(table.name, deleted=deleted, inserted=new.num_rows)
@@ -199,7 +201,7 @@ class Changer:
         for i, a in enumerate(assignments):
             if a.value is None:
                 field = types[a.column.lower()]
-                exprs.append((Column.fresh(f"__default{i}", field.type), Literal(field.type, None)))
+                exprs.append((Column.fresh(f"__default{i}", field.type), Literal(field.type, lacking(field))))
         return optimize(Project(bound, tuple(exprs)))
 
     def updated(self, table: Table, assignments: Sequence[c.Assignment], found: pa.Table) -> TableChange:
@@ -216,8 +218,8 @@ class Changer:
         names = {f.name.lower(): f.name for f in table.columns}
         for i, a in enumerate(given, before):
             values[names[a.column.lower()]] = found.column(i)
-        missing = {f.name: pa.nulls(found.num_rows, f.type.arrow) for f in table.columns if f.name not in values}
-        values |= {name: pa.chunked_array([nulls]) for name, nulls in missing.items()}
+        missing = {f.name: lacking_rows(f, found.num_rows) for f in table.columns if f.name not in values}
+        values |= {name: pa.chunked_array([default]) for name, default in missing.items()}
         return pa.table({f.name: values[f.name] for f in table.columns})
 
     def _new_rows(self, table: Table, rows: pa.Table) -> pa.Table:
@@ -225,7 +227,7 @@ class Changer:
         with at_once():
             found = to_arrow(rows, table.columns, zone=self._runtime.settings.time_zone)
         whole = found if isinstance(found, pa.Table) else found.read_all()
-        changing.check(table, whole)
+        constraints.check(self._runtime, table, whole)
         return whole
 
     # The table

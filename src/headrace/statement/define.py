@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.base.interrupts import committed
 from headrace.base.parquet_files import write_parquet
 from headrace.base.wording import counted
-from headrace.catalog import KINDS, Catalog, FileSource, Relation, Stream, Table, check_names, numbered, to_json
+from headrace.catalog import KINDS, Catalog, FileSource, Relation, Stream, Table, check_names, in_use, numbered, to_json
 from headrace.errors import CatalogError, NotYetSupported, Position, SqlError
 from headrace.keep.family import Family, family_of
 from headrace.keep.keeper import Keeper
@@ -22,12 +22,25 @@ from headrace.rings.layout import Layout
 from headrace.runtime import Runtime
 from headrace.settings import memory_bytes
 from headrace.sql import statements as s
+from headrace.sql.columns import Rules
+from headrace.statement.readers import repointed
 from headrace.store import Transaction, writing
 from headrace.table import files as file_tables
 from headrace.table import rows as tables
+from headrace.table.constraints import check_of, default_of
 from headrace.types import MAP_HINT, VOID, Field, Schema, arrow_schema
 
 R = TypeVar("R", bound=Relation)
+
+
+@dataclass(frozen=True)
+class News:
+    """What a change of definitions has to tell other processes."""
+
+    told: list[tuple[str, Relation | None, int]] = field(default_factory=list)
+    """As :attr:`Runtime.untold`."""
+    forsaken: list[tuple[str, int]] = field(default_factory=list)
+    """As :attr:`Runtime.forsaken`."""
 
 
 class Definer:
@@ -45,17 +58,17 @@ class Definer:
                 return self._create_kept(family, statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
-                relation = _stream(statement)
+                relation = self._with_defaults(_stream(statement), statement.rules)
             elif not isinstance(statement, s.CreateTable):
                 raise AssertionError(f"nobody makes {type(statement).__name__}")
             elif statement.files is not None:
                 return self._create_over_files(statement, statement.files)
             else:
                 key = {k.lower() for k in statement.primary_key}
-                relation = Table(
-                    statement.name, statement.columns, tuple(c.name for c in statement.columns if c.name.lower() in key)
-                )
-            relation = self._numbered(relation)
+                names = tuple(c.name for c in statement.columns if c.name.lower() in key)
+                keep_changes = statement.keep_changes
+                table = Table(statement.name, statement.columns, names, keep_changes=keep_changes)
+                relation = self._with_rules(table, statement.rules)
 
             def work(tx: Transaction) -> None:
                 for ref in relation.owns.values():
@@ -64,20 +77,52 @@ class Definer:
             try:
                 if isinstance(relation, Stream) and relation.buffer is not None:
                     self._runtime.rings.open(relation)  # first: there may be no room for it
-                self._define(relation, work, at=statement.position)
+                self._define(relation, work, statement)
             except BaseException:
-                self._runtime.rings.drop(relation.name)
+                if relation.is_stream:
+                    self._runtime.rings.drop(relation.name)
                 raise
             return f"{relation.kind} {relation.name} created"
 
+    def _with_rules(self, table: Table, rules: Rules) -> Table:
+        """The table, numbered, with the defaults and conditions that its statement says."""
+        found = self._with_defaults(table, rules)
+        for check in rules.checks:
+            found = replace(found, checks=(*found.checks, check_of(self._runtime, check, found)))
+        return found
+
+    def _with_defaults(self, relation: R, rules: Rules) -> R:
+        check_names(relation)
+        columns = tuple(
+            replace(c, default=default_of(self._runtime, written, c)) if (written := rules.defaults.get(c.name)) else c
+            for c in relation.columns
+        )
+        return self._numbered(replace(relation, columns=columns))
+
     def exists(self, statement: s.Create) -> bool:
-        """Whether the name is taken; an error unless the statement says IF NOT EXISTS."""
+        """Whether the name is taken; an error unless the statement says IF NOT EXISTS or OR REPLACE."""
+        if statement.or_replace:
+            self._replaced(statement)
+            return False
         if statement.if_not_exists:
             return self._runtime.catalog.find(statement.name) is not None
         self._runtime.catalog.require_free(statement.name, statement.position)
         return False
 
-    def create_filled(self, table: Table, rows: pa.Table, at: Position) -> str:
+    def _replaced(self, statement: s.Create) -> Relation | None:
+        """What is there to be replaced."""
+        old = self._runtime.catalog.find(statement.name) if statement.or_replace else None
+        kind = "view" if isinstance(statement, s.CreateView) else "table"
+        if old is not None and old.kind != kind:
+            raise CatalogError(
+                "WRONG_COMMAND_FOR_OBJECT_TYPE",
+                f"{old.name} is a {old.kind}, which CREATE OR REPLACE {kind.upper()} does not replace",
+                position=statement.position,
+                hint=f"DROP {old.kind.upper()} {old.name} first, or choose another name",
+            )
+        return old
+
+    def create_filled(self, table: Table, rows: pa.Table, statement: s.Create) -> str:
         """A table and its first rows, in one commit."""
         table = self._numbered(table)
         relation = table.number
@@ -96,7 +141,7 @@ class Definer:
             if file is not None:
                 with writing(file):
                     write_parquet(rows, file)
-            self._define(table, work, at=at)
+            self._define(table, work, statement)
         except BaseException:
             if file is not None:
                 self._runtime.store.let_go(file)
@@ -111,7 +156,7 @@ class Definer:
             tx.create_relation(table.number, file_tables.MANIFEST)
             tx.append(table.number, file_tables.manifest(found))
 
-        self._define(table, work, at=statement.position)
+        self._define(table, work, statement)
         self._runtime.file_marks[table] = found
         return f"table {table.name} created over {counted(len(found), 'file')}, read at each query"
 
@@ -123,13 +168,8 @@ class Definer:
             relation: Relation = catalog.get(statement.name, KINDS[statement.kind], position=statement.position)
             dependents = catalog.all_dependents(relation.name)
             if dependents and not statement.cascade:
-                names = ", ".join(v.name for v in catalog.dependents(relation.name))
-                raise CatalogError(
-                    "RELATION_IN_USE",
-                    f"{relation.name} is read by {names}",
-                    position=statement.position,
-                    hint=f"drop {names} first, or write DROP … CASCADE to drop all that reads it",
-                )
+                hint = "drop {} first, or write DROP … CASCADE to drop all that reads it"
+                raise in_use(relation.name, catalog.dependents(relation.name), statement.position, hint)
             self._drop((*dependents, relation))
             also = ", ".join(v.name for v in sorted(dependents, key=lambda v: v.name.lower()))
             kinds_ = {d.kind for d in dependents}
@@ -142,18 +182,14 @@ class Definer:
         kept = [k for r in relations if (k := self._keeper.known(r)) is not None]
         catalog = self._runtime.catalog.without(*(relation.name for relation in relations))
 
-        def work(tx: Transaction) -> None:
-            for relation in relations:
-                tx.drop(relation.name)
-                tx.forget_count(relation.number)
-                for ref in relation.owns.values():
-                    tx.drop_relation(ref)
+        def work(tx: Transaction) -> News:
+            return self._removed(tx, relations)
 
         def left() -> None:
             for one in kept:
                 self._keeper.leave(one)
 
-        self._commit(catalog, work, f"DROP {relations[-1].name}", left=left, gone=relations)
+        self.commit(catalog, work, f"DROP {relations[-1].name}", left=left)
         for relation in relations:
             if relation.is_stream:
                 with self._runtime.tidying.after(f"removing the buffer of {relation.name}"):
@@ -161,19 +197,30 @@ class Definer:
         for one in kept:
             self._keeper.forget(one)
 
+    def _removed(self, tx: Transaction, relations: Sequence[Relation]) -> News:
+        news = News()
+        for relation in relations:
+            made = tx.drop(relation.name)
+            tx.forget_count(relation.number)
+            for ref in relation.owns.values():
+                tx.drop_relation(ref)
+            news.told.append((relation.name, None, tx.epoch))
+            news.forsaken.append((relation.born or relation.name, made))
+        return news
+
     # What is kept
 
     def _create_kept(self, family: Family, statement: s.Create) -> str:
         found, plan = family.defined(self._keeper, statement, self._runtime.analyzer())
         relation = self._numbered(found)
         if plan is None:
-            self._define(relation, lambda tx: None, at=statement.position)
+            self._define(relation, lambda tx: None, statement)
             return f"{relation.kind} {relation.name} created"
         owns = {role: self._runtime.store.new_number() for role in family.holds(plan)}
         relation = replace(relation, owns=owns)
         with family.begun(self._keeper, relation, plan) as kept:
             begin = partial(self._keeper.found, kept=kept)
-            self._define(relation, begin, partial(self._keeper.enter, kept), at=statement.position)
+            self._define(relation, begin, statement, partial(self._keeper.enter, kept))
         return family.created(kept)
 
     def _numbered(self, relation: R) -> R:
@@ -192,15 +239,16 @@ class Definer:
             relation, family = old.relation, self._keeper.family(old.relation)
             with family.begun(self._keeper, relation, family.plan_of(old)) as new:
 
-                def work(tx: Transaction) -> None:
+                def work(tx: Transaction) -> News:
                     for ref in relation.owns.values():
                         tx.drop_relation(ref)
                     tx.forget_count(relation.number)
                     self._keeper.found(tx, new)
+                    return News()
 
                 newer = self._runtime.catalog.with_relation(relation)
                 label = f"REFRESH {relation.kind.upper()} {relation.name} RESTART"
-                self._commit(newer, work, label, partial(self._keeper.enter, new))
+                self.commit(newer, work, label, partial(self._keeper.enter, new))
             self._keeper.forget(old)
         return family.restarted(new)
 
@@ -210,30 +258,62 @@ class Definer:
         self,
         relation: Relation,
         work: Callable[[Transaction], Any],
+        statement: s.Create,
         entering: Callable[[], None] = lambda: None,
-        *,
-        at: Position | None,
     ) -> None:
-        check_names(relation, at)
-        catalog = self._runtime.catalog.with_relation(relation)
+        check_names(relation, statement.position)
+        old = self._replaced(statement)
+        views = self._read_anew(old, relation, statement.position) if old is not None else []
+        gone = [old] if old is not None else []
+        kept = [k for r in gone if (k := self._keeper.known(r)) is not None]
+        catalog = self._runtime.catalog
+        catalog = catalog.with_relation(relation) if old is None else catalog.replaced(old, relation, *views)
 
-        def all_of_it(tx: Transaction) -> None:
+        def all_of_it(tx: Transaction) -> News:
+            news = self._removed(tx, gone)
             tx.put(relation.name, relation.kind, to_json(relation))
+            news.told.append((relation.name, relation, tx.epoch))
+            for view in views:
+                news.told.append((view.name, view, tx.redefine(view.name, to_json(view))))
             work(tx)
+            return news
 
-        label = f"CREATE {relation.kind.upper()} {relation.name}"
-        self._commit(catalog, all_of_it, label, entering, made=(relation,))
+        def left() -> None:
+            for one in kept:
+                self._keeper.leave(one)
 
-    def _commit(
+        label = f"CREATE{' OR REPLACE' if statement.or_replace else ''} {relation.kind.upper()} {relation.name}"
+        self.commit(catalog, all_of_it, label, entering, left)
+        for one in kept:
+            self._keeper.forget(one)
+
+    def _read_anew(self, old: Relation, new: Relation, position: Position) -> list[Relation]:
+        """The views that read what is replaced, as they read what takes its place."""
+        read = [r for name in new.reads if (r := self._runtime.catalog.find(name)) is not None]
+        if any(r is old or r in self._runtime.catalog.all_dependents(old.name) for r in read if not new.is_table):
+            raise CatalogError(
+                "RECURSIVE_VIEW",
+                f"{new.name} would read itself",
+                position=position,
+                hint="read what the old one reads; DESCRIBE shows its text",
+            )
+        views, others = repointed(self._runtime, old, new)
+        if others:
+            raise in_use(
+                old.name,
+                others,
+                position,
+                "drop {} first; a view that is computed when it is queried may stay if its columns stay as they are",
+            )
+        return views
+
+    def commit(
         self,
         catalog: Catalog,
-        work: Callable[[Transaction], Any],
+        work: Callable[[Transaction], News],
         label: str,
         entering: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
-        *,
-        made: Sequence[Relation] = (),
-        gone: Sequence[Relation] = (),
     ) -> None:
         """Commit a change of definitions. From the moment the writer has it, state rows computed
         under the older catalog are refused (:class:`~headrace.stream.intake.StaleCatalog`).
@@ -243,15 +323,16 @@ class Definer:
         what this process knows."""
         before = self._runtime.writer_version
 
-        def on_writer(tx: Transaction) -> int:
-            work(tx)
+        def on_writer(tx: Transaction) -> News:
+            news = work(tx)
             self._runtime.writer_version = catalog.version
-            return tx.epoch
+            return news
 
-        def show(epoch: int) -> None:
+        def show(news: News) -> None:
             entering()
             self._runtime.catalog = catalog
-            self._runtime.untold += [*((r.name, r, epoch) for r in made), *((r.name, None, epoch) for r in gone)]
+            self._runtime.untold += news.told
+            self._runtime.forsaken += news.forsaken
             left()
 
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.base.interrupts import at_once, check, committed
+from headrace.base.lacking import settled
 from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, Stream, Table
 from headrace.engine.failures import from_spark
@@ -23,7 +24,7 @@ from headrace.engine.tasks import Progress, size_of
 from headrace.errors import DataError, ExecutionError, HeadraceError, Position
 from headrace.input import lengths
 from headrace.input.csv import CsvOptions
-from headrace.input.files import Slice, TextSlice, format_of, plan_slices, read_text, resolve
+from headrace.input.files import Slice, TextSlice, format_of, names_in, plan_slices, read_text, resolve
 from headrace.input.parquet import ParquetSlice
 from headrace.input.rows import to_arrow
 from headrace.keep.keeper import NOTHING_ADDED, Added, Keeper
@@ -36,10 +37,10 @@ from headrace.sql import statements as s
 from headrace.store import Transaction
 from headrace.stream.frames import LENGTH_MARK, NULL_MARK, conform_frame
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, of_reader
-from headrace.table import changing
+from headrace.table import changing, constraints
 from headrace.table import rows as tables
 from headrace.table.changing import NewFile
-from headrace.types import Field, Schema, arrow_schema
+from headrace.types import Field, Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -187,6 +188,8 @@ class Loader:
             options = CsvOptions.of(given, delimiter="\t" if format == "tsv" else ",")
             if options.header:
                 options = replace(options, skipped=tuple(f.name for f in target.columns if f not in schema))
+        if not statement.columns:
+            schema = _without_lacking(schema, paths, format, options)
         files = Files(tuple(paths), format, options, schema, sum(p.stat().st_size for p in paths))
         if isinstance(target, Table):
             return Loaded(self._copy_table(target, files, progress))
@@ -196,15 +199,15 @@ class Loader:
         names = tuple(f.name for f in files.schema)
         slices = plan_slices(files.paths, files.format, files.options, files.schema, names, 1)
         file = self._runtime.store.new_segment(table.number)
-        wanted = arrow_schema(table.columns)
+        filled = replace(table, columns=tuple(map(settled, table.columns)))
         total = 0
         try:
-            with tables.segment_writer(file, wanted) as write:
+            with tables.segment_writer(file, tables.stored_schema(table)) as write:
                 for rows in self._table_rows(slices, files, names, progress):
                     check()
-                    whole = _with_missing(rows, table)
-                    tables.check_not_null(table, whole)
-                    write(whole)
+                    whole = constraints.with_missing(filled, rows)
+                    constraints.check(self._runtime, table, whole)
+                    write(tables.as_stored(table, whole))
                     total += whole.num_rows
             if total:
                 changing.add_files(self._runtime, table, [NewFile(file, total)])
@@ -433,7 +436,7 @@ def _file_schema(target: Stream | Table, statement: s.Copy) -> Schema:
             )
         found.append(column)
     for column in target.columns:
-        if not column.nullable and column not in found:
+        if not column.nullable and column not in found and column.default is None:
             raise DataError(
                 "NULL_IN_NOT_NULL",
                 f"COPY does not list {column.name}, which is declared NOT NULL and would be NULL",
@@ -443,10 +446,14 @@ def _file_schema(target: Stream | Table, statement: s.Copy) -> Schema:
     return tuple(found)
 
 
-def _with_missing(rows: pa.Table, table: Table) -> pa.Table:
-    """The rows in the table's columns; those a file does not hold are NULL."""
-    arrays = [
-        rows.column(c.name) if c.name in rows.column_names else pa.nulls(rows.num_rows, c.type.arrow)
-        for c in table.columns
-    ]
-    return pa.table(arrays, schema=arrow_schema(table.columns))
+def _without_lacking(schema: Schema, paths: Sequence[Path], format: str, options: CsvOptions | None) -> Schema:
+    """The columns without those that have a default and that no file says it has."""
+    if not any(f.default is not None for f in schema):
+        return schema
+    there: set[str] = set()
+    for path in paths:
+        found = names_in(path, format, options)
+        if found is None:
+            return schema
+        there.update(name.lower() for name in found)
+    return tuple(f for f in schema if f.default is None or f.name.lower() in there) or schema

@@ -183,6 +183,8 @@ class Ledger:
         """The last epoch committed; the database may be one ahead while a commit returns."""
         self.durability = Durability(epoch)
         self.recent = Recent()
+        self.columns: dict[str, frozenset[str]] = {}
+        """The columns of segments that were asked for theirs."""
         self.sound: set[str] = set()
         """Segments whose bytes were found to be those that were written."""
         by_source: dict[str, list[tuple[int, int]]] = {}

@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.base.native import native_query
+from headrace.base.parquet_files import footer_of
 from headrace.errors import StoreError
 from headrace.store.directory import DATABASE, checksum, damaged, fault_of
 from headrace.store.format import COUNTED, identifier, literal
@@ -235,6 +236,13 @@ class Reading:
     def segments(self, relation: Stored) -> list[Path]:
         """The files of the relation, oldest first."""
         return [segment.path for segment in self.manifest(relation)]
+
+    def columns(self, file: Path) -> frozenset[str]:
+        """The columns a segment has."""
+        known = self._ledger.columns.get(file.name)
+        if known is None:
+            known = self._ledger.columns[file.name] = frozenset(footer_of(file).schema.to_arrow_schema().names)
+        return known
 
     def deleted(self, relation: Stored) -> dict[str, int]:
         """How many rows of the relation's files are left out, by the names of files where some are."""

@@ -145,22 +145,38 @@ class Transaction(Reading):
         self.names[key_of(name)] = (name, kind)
         self.changed.add(CATALOG)
 
-    def redefine(self, name: str, definition: Mapping[str, Any]) -> None:
-        """Put another definition in the place of the one under a name, which stays what it is and as old as it is."""
-        body = json.dumps(definition, ensure_ascii=False, allow_nan=False)
-        where = f"WHERE key = {literal(key_of(name))}"
-        self._execute(f"UPDATE book.definitions SET body = {literal(body)}, format = {FORMAT} {where}")
-        self.changed.add(CATALOG)
+    def redefine(self, name: str, definition: Mapping[str, Any], new_name: str = "") -> int:
+        """Put another definition in the place of the one under a name, which stays what it is and as old as it is.
 
-    def drop(self, name: str) -> None:
-        """Take a definition out of the catalog. Its relations are the caller's to drop."""
-        gone = self._fetch(f"DELETE FROM book.definitions WHERE key = {literal(key_of(name))} RETURNING body")
+        It goes under a new name if one is given. Returns the epoch it was made in.
+        """
+        body = json.dumps(definition, ensure_ascii=False, allow_nan=False)
+        new = new_name or self.names[key_of(name)][0]
+        found = self._fetch(
+            f"UPDATE book.definitions SET body = {literal(body)}, format = {FORMAT}, name = {literal(new)}, "
+            f"key = {literal(key_of(new))} WHERE key = {literal(key_of(name))} RETURNING epoch"
+        )
+        kind = self.names[key_of(name)][1]
+        del self.names[key_of(name)]
+        self.names[key_of(new)] = (new, kind)
+        self.changed.add(CATALOG)
+        return int(found[0][0])
+
+    def altered(self, relation: Stored) -> None:
+        """Say that a relation is not what it was, whether its rows are or not: what was kept of it is out of date."""
+        self.changed.add(self._known(relation))
+
+    def drop(self, name: str) -> int:
+        """Take a definition out of the catalog; returns the epoch it was made in. Its relations are the caller's to
+        drop."""
+        gone = self._fetch(f"DELETE FROM book.definitions WHERE key = {literal(key_of(name))} RETURNING body, epoch")
         if not gone:
             raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"nothing is named {name!r}", hint="check the name")
         del self.names[key_of(name)]
         self.changed.add(CATALOG)
         if number := json.loads(gone[0][0]).get("number"):
             self.changed.add(rewrite_of(key_of(number)))  # so that nobody gets it again
+        return int(gone[0][1])
 
     # -- relations -------------------------------------------------------------------------------
 

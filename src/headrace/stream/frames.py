@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.base.lacking import lacking
 from headrace.base.utf8 import holds_text
 from headrace.catalog import Stream, Table
 from headrace.engine.spark_sql import literal
@@ -40,6 +41,9 @@ def conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
     selected = []
     misfits = []
     for column, at in zip(target.columns, match_columns(frame.columns, target.columns), strict=True):
+        if at < 0:
+            selected.append(expr(literal(Literal(column.type, lacking(column)))).alias(column.name))
+            continue
         given = fields[at]
         found = of_spark(given.dataType)
         if not _fits(found, column.type):
@@ -60,7 +64,7 @@ def conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
 
 
 def in_columns(frame: DataFrame, held: Schema, stream: Stream) -> DataFrame:
-    """The frame of files that were found to fit, in the stream's columns; those it does not hold are NULL."""
+    """The frame of files that were found to fit, in the stream's columns; those it lacks have their defaults."""
     from pyspark.sql.functions import expr
 
     names = {f.name for f in held}
@@ -69,7 +73,7 @@ def in_columns(frame: DataFrame, held: Schema, stream: Stream) -> DataFrame:
         (
             reshaped(quote(f.name), types[f.name.lower()], f.type)
             if f.name in names
-            else f"CAST(NULL AS {f.type.sql})",
+            else literal(Literal(f.type, lacking(f))),
             f,
         )
         for f in stream.columns

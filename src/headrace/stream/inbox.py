@@ -213,6 +213,13 @@ class Tray:
     def waiting(self, batch: int) -> bool:
         return self._manifest(batch).exists()
 
+    def rename_stream(self, old: str, new: str) -> None:
+        """The stream it feeds has another name now."""
+        with self.locked():
+            head = self._head()
+            if head is not None and head.stream.lower() == old.lower():
+                write_whole(self.folder / "head.json", asdict(head) | {"stream": new})
+
     def ring(self) -> None:
         """Have the owner look at this tray."""
         ring(self.database, self.query)
@@ -367,6 +374,12 @@ def trays(database: Path) -> list[Tray]:
     """The trays of all queries that ever put something."""
     folders = [p.parent for p in (database / INBOX).glob("*/head.json")]
     return [Tray(database, folder.name) for folder in sorted(folders)]
+
+
+def rename_in_inbox(database: Path, old: str, new: str) -> None:
+    """A stream has another name now: the queries that feed it go on under that."""
+    for tray in trays(database):
+        tray.rename_stream(old, new)
 
 
 def write_whole(path: Path, body: Any, *, sync: bool = True, staging: Path | None = None) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.base.interrupts import carried, check
+from headrace.base.lacking import settled
 from headrace.base.parquet_files import spark_frame
 from headrace.catalog import Stream
 from headrace.engine import tasks
@@ -203,7 +204,7 @@ class Intake:
             needed_columns(read | buffered, held),
             options,
             self._runtime.settings.time_zone,
-            tuple(f for f in stream.columns if f.name in read and f not in held),
+            tuple(settled(f) for f in stream.columns if f.name in read and f not in held),
             ring,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.base.interrupts import committed
 from headrace.base.native import conform, native_batches
-from headrace.base.parquet_files import ROW_NUMBER, parquet_chunks, parquet_rows, write_parquet
+from headrace.base.parquet_files import ROW_NUMBER, write_parquet
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
 from headrace.engine.plan_sql import quote_native
@@ -21,6 +22,7 @@ from headrace.engine.work import chunked
 from headrace.errors import NotYetSupported
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
+from headrace.table import constraints
 from headrace.table import rows as tables
 from headrace.types import arrow_schema
 
@@ -87,7 +89,7 @@ class TableChange:
         file = runtime.store.new_segment(table.number)
         try:
             with writing(file):
-                write_parquet(self.new, file)
+                write_parquet(tables.as_stored(table, self.new), file)
         except BaseException:
             runtime.store.let_go(file)
             raise
@@ -96,11 +98,11 @@ class TableChange:
     def parts(self, runtime: Runtime, table: Table) -> Iterator[tuple[pa.Table, int]]:
         """Its rows, and how often each counts."""
         if self.all_go:
-            yield from ((chunk, -1) for chunk in _chunks(runtime, table))
+            yield from ((chunk, -1) for chunk in chunks(runtime, table))
         yield self.old, -1
         yield self.new, 1
         for file in self.files:
-            yield from ((chunk, 1) for chunk in parquet_chunks(file.path))
+            yield from ((chunk, 1) for chunk in tables.segment_chunks(table, file.path))
 
 
 def _joined(parts: Sequence[pa.Table]) -> pa.Table:
@@ -124,11 +126,6 @@ def identify(runtime: Runtime, table: Table) -> None:
         if ROW in snapshot.schema(table.number).names:
             return
     runtime.store.commit(work, label=f"places for rows of {table.name}")
-
-
-def check(table: Table, rows: pa.Table) -> None:
-    """An error unless the table can hold these rows beside any others."""
-    tables.check_not_null(table, rows)
 
 
 def commit(
@@ -156,7 +153,7 @@ def commit(
             in_tail = pc.equal(places["file"], "")
             tx.delete(table.number, ROW, places.filter(in_tail)["row"])
             tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
-            keys = [parquet_rows(file.path, table.primary_key) for file in change.files if table.primary_key]
+            keys = [tables.segment_keys(table, file.path) for file in change.files if table.primary_key]
             tables.check_key(tx, table, [change.new, *keys])
             for file in change.files:
                 tx.add_segment(table.number, file.path, file.rows)
@@ -178,19 +175,41 @@ def commit(
 
 
 def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
-    """Append rows as one epoch; a broken key or NOT NULL changes nothing."""
-    check(table, rows)
+    """Append rows as one epoch; a broken key, NOT NULL or CHECK changes nothing."""
+    constraints.check(runtime, table, rows)
     with runtime.tables_lock:
-        commit(runtime, table, TableChange.insertion(table, rows), f"INSERT INTO {table.name}")
+        now = _now(runtime, table)
+        if now is not table:
+            rows = constraints.as_of(now, table, rows)
+            constraints.check(runtime, now, rows)
+        commit(runtime, now, TableChange.insertion(now, rows), f"INSERT INTO {now.name}")
 
 
 def add_files(runtime: Runtime, table: Table, files: Sequence[NewFile]) -> None:
-    """Make written segments part of the table, as one epoch; they go if it fails."""
+    """Make written segments part of the table, as one epoch; they go if it fails. Their rows were checked."""
     with runtime.tables_lock:
-        commit(runtime, table, TableChange.of_files(table, files), f"COPY {table.name}")
+        try:
+            now = _now(runtime, table)
+            if now is not table:
+                chunks = chain.from_iterable(tables.segment_chunks(now, file.path) for file in files)
+                if (found := constraints.violation(runtime, now, chunks)) is not None:
+                    raise constraints.broken(now, *found)
+        except BaseException:
+            for file in files:
+                runtime.store.let_go(file.path)
+            raise
+        commit(runtime, now, TableChange.of_files(now, files), f"COPY {now.name}")
 
 
-def _chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
+def _now(runtime: Runtime, table: Table) -> Table:
+    """The table as it is defined now."""
+    runtime.catalog.require_there(table)
+    now = runtime.catalog.table_at(table.number)
+    assert now is not None
+    return now
+
+
+def chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
     """All rows of a table, some at a time."""
     with runtime.store.read() as snapshot:
         names = ", ".join(quote_native(f.name) for f in table.columns)

@@ -10,7 +10,7 @@ tail ever has. A row of a segment is deleted by noting its place beside the segm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,19 +19,24 @@ import pyarrow as pa
 
 from headrace.base.parquet_files import (
     ROW_NUMBER,
+    footer_of,
     native_scan,
+    parquet_chunks,
+    parquet_rows,
     parquet_writer,
     write_parquet,
 )
 from headrace.base.values import python_values
 from headrace.catalog import Relation, Table
 from headrace.catalog.table import FILE, ROW
+from headrace.engine.native_sql import literal as native_literal
 from headrace.engine.plan_sql import quote_native
 from headrace.errors import DataError
-from headrace.input.nested import first_hole, is_strict
+from headrace.plan.exprs import Literal
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
 from headrace.store.format import literal
+from headrace.table import constraints
 from headrace.types import arrow_schema
 
 TAIL_ROWS = 65_536
@@ -42,35 +47,116 @@ _MOST_AT_ONCE = 1 << 32
 
 def tail_schema(table: Relation) -> pa.Schema:
     """What the store holds of a table's tail."""
-    return arrow_schema(table.columns).append(pa.field(ROW, pa.int64()))
+    return stored_schema(table).append(pa.field(ROW, pa.int64()))
+
+
+def stored_schema(table: Relation) -> pa.Schema:
+    """The table's columns as the store holds them: by the names they have there."""
+    names = _stored_names(table)
+    return pa.schema([pa.field(name, c.type.arrow) for name, c in zip(names, table.columns, strict=True)])
+
+
+def reshape(tx: Transaction, old: Table, new: Table) -> None:
+    """Have the tail in the columns that the table has now, in the commit that gives it them."""
+    rows = tx.scan(old.number)
+    numbers = rows.column(ROW) if ROW in rows.column_names else None
+    names, there = _stored_names(new), {old.lies(c).name for c in old.columns}
+    columns = [
+        rows.column(name) if name in there else constraints.before(new, c, rows.num_rows)
+        for name, c in zip(names, new.columns, strict=True)
+    ]
+    schema = stored_schema(new)
+    found = pa.table(columns, schema=schema)
+    if numbers is not None:
+        schema, found = schema.append(pa.field(ROW, pa.int64())), found.append_column(ROW, numbers)
+    tx.reshape(old.number, schema, found)
+
+
+def as_stored(table: Table, rows: pa.Table) -> pa.Table:
+    """Rows in the table's columns, by the names these have in the store."""
+    return rows.rename_columns(_stored_names(table)) if table.held else rows
+
+
+def _stored_names(table: Relation) -> list[str]:
+    return [table.lies(c).name if isinstance(table, Table) else c.name for c in table.columns]
+
+
+def in_segment(read: Snapshot | Transaction, table: Table, file: Path) -> dict[str, str | Literal]:
+    """How each column of a table lies in one of its segments: the column's name there, or its one value if it came
+    later."""
+    there: Collection[str] = read.columns(file) if any(h.is_late for h in table.held.values()) else ()
+    found: dict[str, str | Literal] = {}
+    for column in table.columns:
+        held = table.lies(column)
+        is_there = not held.is_late or held.name in there
+        found[column.name] = held.name if is_there else Literal(column.type, held.before)
+    return found
 
 
 def source(
     read: Snapshot | Transaction, table: Table, fields: Sequence[str] | None = None, *, placed: bool = False
 ) -> str:
     """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places."""
-    names = ", ".join(quote_native(f) for f in (fields or [c.name for c in table.columns])) or "1 AS one"
+    wanted = list(fields or [c.name for c in table.columns])
 
-    def part(place: str, of: str) -> str:
+    def part(place: str, of: str, lie: Mapping[str, str | Literal]) -> str:
+        names = ", ".join(_item(name, lie[name]) for name in wanted) or "1 AS one"
         return f"SELECT {names}{place if placed else ''} FROM {of}"
 
     def of_file(path: Path) -> str:
         file = literal(path.name)
         gone = f"(SELECT row FROM book.deleted WHERE relation = '{table.number}' AND file = {file})"
         left = f" AS s ANTI JOIN {gone} AS d ON d.row = s.{ROW_NUMBER}" if path.name in deleted else ""
-        return part(f", {file} AS {FILE}, {ROW_NUMBER} AS {ROW}", native_scan([path], numbered=True) + left)
+        place = f", {file} AS {FILE}, {ROW_NUMBER} AS {ROW}"
+        return part(place, native_scan([path], numbered=True) + left, in_segment(read, table, path))
 
-    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number))]
+    in_tail = {c.name: table.lies(c).name for c in table.columns}
+    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number), in_tail)]
     files = read.segments(table.number)
     deleted = read.deleted(table.number) if files else {}
     alone = [path for path in files if placed or path.name in deleted]
-    if together := [path for path in files if path not in alone]:
-        parts.append(part("", native_scan(together)))
+    together: dict[tuple[str | Literal, ...], list[Path]] = {}
+    for path in files if len(alone) < len(files) else ():
+        if path not in alone:
+            together.setdefault(tuple(in_segment(read, table, path).values()), []).append(path)
+    for paths in together.values():
+        parts.append(part("", native_scan(paths), in_segment(read, table, paths[0])))
     return f"({' UNION ALL '.join([*parts, *map(of_file, alone)])})"
+
+
+def _item(name: str, lies: str | Literal) -> str:
+    """A column of a select list, under the name it goes by."""
+    if lies == name:
+        return quote_native(name)
+    return f"{native_literal(lies) if isinstance(lies, Literal) else quote_native(lies)} AS {quote_native(name)}"
+
+
+def segment_chunks(table: Table, file: Path) -> Iterator[pa.Table]:
+    """The rows of one of the table's segments, some at a time."""
+    there = set(footer_of(file).schema.to_arrow_schema().names)
+    yield from (of_segment(table, chunk, there) for chunk in parquet_chunks(file))
+
+
+def segment_keys(table: Table, file: Path) -> pa.Table:
+    """The primary keys in one of the table's segments."""
+    names = [table.stored_name(k) for k in table.primary_key]
+    return parquet_rows(file, names).rename_columns(list(table.primary_key))
+
+
+def of_segment(table: Table, rows: pa.Table, there: Collection[str]) -> pa.Table:
+    """Rows of a segment that has these columns, as the table's."""
+    columns = []
+    for column in table.columns:
+        held = table.lies(column)
+        columns.append(
+            rows.column(held.name) if held.name in there else constraints.before(table, column, rows.num_rows)
+        )
+    return pa.table(columns, schema=arrow_schema(table.columns))
 
 
 def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> None:
     """Add rows to the tail, in a commit."""
+    rows = as_stored(table, rows)
     if ROW in tx.schema(table.number).names:
         start = tx.epoch * _MOST_AT_ONCE + tx.written
         rows = rows.append_column(ROW, pa.array(np.arange(start, start + rows.num_rows)))
@@ -114,30 +200,14 @@ def flush(runtime: Runtime, table: Table) -> None:
 
 
 def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
-    names = ", ".join(quote_native(c.name) for c in table.columns)
-    rows = tx.query(f"SELECT {names} FROM {tx.table(table.number)}").cast(arrow_schema(table.columns))
+    schema = stored_schema(table)
+    names = ", ".join(map(quote_native, schema.names))
+    rows = tx.query(f"SELECT {names} FROM {tx.table(table.number)}").cast(schema)
     file = runtime.store.new_segment(table.number)
     with writing(file):
         write_parquet(rows, file)
     tx.add_segment(table.number, file, rows.num_rows, altered=False)
     tx.replace(table.number, tx.schema(table.number).empty_table())
-
-
-def check_not_null(table: Table, rows: pa.Table) -> None:
-    """No NULL in a column declared NOT NULL (a primary key's columns are)."""
-    for column in table.columns:
-        if not column.nullable and rows.column(column.name).null_count:
-            nulls = rows.column(column.name).is_null().to_numpy()
-            raise DataError(
-                "NULL_IN_NOT_NULL",
-                f"row {int(nulls.argmax()) + 1}: {table.name}.{column.name} is declared NOT NULL, but is NULL",
-                hint="give a value",
-            )
-        for chunk in rows.column(column.name).chunks if is_strict(column.type) else ():
-            if (hole := first_hole(chunk, column.type, f"{table.name}.{column.name}")) is not None:
-                raise DataError(
-                    "NULL_IN_NOT_NULL", f"{hole[1]} is declared NOT NULL, but is NULL in a row", hint="give a value"
-                )
 
 
 def check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> None:
