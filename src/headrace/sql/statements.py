@@ -141,7 +141,7 @@ Statement = Create | Insert | Change | Copy | Query | Explain | Show | Describe 
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
 _READ = "views that read it go first (DESCRIBE shows their text; over a stream they begin empty again)"
-_ALONE = "leave it out: each statement commits by itself, or changes nothing"
+_ALONE = "leave it out: each statement commits by itself; several are one in Python: with db.batch(): …"
 _NOT_YET = {
     "ALTER": (
         "ALTER of a relation",

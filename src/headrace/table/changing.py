@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.base.interrupts import committed
 from headrace.base.native import conform, native_batches
 from headrace.base.parquet_files import ROW_NUMBER, write_parquet
 from headrace.catalog import Table
@@ -100,9 +99,7 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str) -> N
 
         handing = runtime.hand_on(table, lambda: [(change.old, -1), (change.new, 1)])
         runtime.store.commit(work, label=label)
-        committed()
-        with runtime.tidying.after(f"merging states over {table.name}"):
-            handing.after()
+        runtime.tidying.then(f"merging states over {table.name}", handing.after)
 
 
 def replace_all(runtime: Runtime, table: Table, rows: pa.Table, label: str) -> None:
@@ -122,9 +119,7 @@ def replace_all(runtime: Runtime, table: Table, rows: pa.Table, label: str) -> N
 
         handing = runtime.hand_on(table, parts)
         runtime.store.commit(work, label=label)
-        committed()
-        with runtime.tidying.after(f"merging states over {table.name}"):
-            handing.after()
+        runtime.tidying.then(f"merging states over {table.name}", handing.after)
 
 
 def _add(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table, file: Path | None) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.base.interrupts import committed
 from headrace.base.parquet_files import (
     ROW_NUMBER,
     native_scan,
@@ -96,9 +95,7 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
             handing.add(tx)
 
         runtime.store.commit(work, label=f"INSERT INTO {table.name}")
-        committed()
-        with runtime.tidying.after(f"merging states over {table.name}"):
-            handing.after()
+        runtime.tidying.then(f"merging states over {table.name}", handing.after)
 
 
 def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> None:
@@ -131,9 +128,7 @@ def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int
         runtime.catalog.require_there(table)
         handing = runtime.hand_on(table, parts)
         runtime.store.commit(work, label=f"COPY {table.name}")
-        committed()
-        with runtime.tidying.after(f"merging states over {table.name}"):
-            handing.after()
+        runtime.tidying.then(f"merging states over {table.name}", handing.after)
 
 
 @contextmanager
