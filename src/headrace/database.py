@@ -7,11 +7,12 @@ in one commit; if it raises, nothing has changed.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +53,7 @@ from headrace.sql.changes import Delete, Merge, Truncate, Update
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
 from headrace.statement.alter import Alterer
+from headrace.statement.batch import Batch, seconds_of
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
     from headrace.move.ticket import Ticket
 
 
+_IN_BATCH = (s.Query, s.Insert, s.Copy, s.Explain, s.Show, s.Describe, Update, Delete, Truncate, Merge)
+"""The statements that may be parts of a batch."""
 _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
 
@@ -98,7 +102,7 @@ def _close_at_exit(database: weakref.ref[Database], opened_by: int) -> None:
     # One that nobody refers to any more is closed by its parts; that of a process which was forked, by its parent.
     if found is not None and os.getpid() == opened_by:
         with suppress(KeyboardInterrupt):  # it ends anyway
-            found.close()
+            found._close()
 
 
 class Database:
@@ -128,6 +132,7 @@ class Database:
         tls = (chosen.flight_certificate, chosen.flight_key)
         worker = Worker(cores(), chosen.memory_limit)
         self._runtime = Runtime(store, chosen, session, worker, Rings(store.path, store.scratch, chosen.time_zone, tls))
+        session.before = self._runtime.refuse_spark
         self._closed = False
         self._users = 0
         self._idle = threading.Condition()
@@ -149,7 +154,7 @@ class Database:
             self._porter = Porter(self, self._loader)
             check()
         except BaseException:
-            self.close()
+            self._close()
             raise
 
     # Public interface
@@ -177,6 +182,8 @@ class Database:
                     return self._insert_inline(inline)
                 with at_once():
                     statement = s.parse(text)
+                if not isinstance(statement, _IN_BATCH):
+                    self._refuse_in_batch(re.sub("(?<=.)([A-Z])", r" \1", type(statement).__name__).upper())
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
                 asked = self._reader.remember(text, statement)
@@ -214,6 +221,16 @@ class Database:
             return self._run(statement, progress)
 
     @public
+    def batch(self, timeout: float | str = 30) -> Batch:
+        """Several statements as one: ``with db.batch():`` and what this thread does in the block is one epoch.
+
+        Its statements see what those before them changed; nobody else does until the block ends, and nothing is
+        changed if it ends with an error. Others who write wait meanwhile, so after ``timeout`` (seconds, or a text
+        such as ``'1 minute'``) a batch that is still open is rolled back. It also begins within that time, or not.
+        """
+        return Batch(self._runtime, self.in_use, seconds_of(timeout))
+
+    @public
     def attach(
         self,
         frame: DataFrame,
@@ -229,6 +246,7 @@ class Database:
         the database unless one is given; several queries for one stream need a ``name`` each. ``trigger`` is
         an interval (``'10 seconds'``) or Spark's arguments (``{'availableNow': True}``).
         """
+        self._refuse_in_batch("attach")
         with self.in_use(), self._runtime.tables_lock:
             target = self._target(text_given(stream, "the name of a stream"))
             if isinstance(target, Table):
@@ -254,6 +272,7 @@ class Database:
         They are taken by themselves as they come: this is for finding out.
         """
         assert self._porter is not None
+        self._refuse_in_batch("drain")
         with self.in_use():
             failure = self._porter.drain()
         if failure is not None:
@@ -267,6 +286,7 @@ class Database:
         """
         from headrace.move.export import export
 
+        self._refuse_in_batch("export")
         with self.in_use():
             return export(self, path_given(path, "where to export to"))
 
@@ -278,6 +298,7 @@ class Database:
     @public
     def table(self, name: str) -> DataFrame:
         """A relation's rows, as they are now, as a Spark DataFrame."""
+        self._runtime.refuse_spark("a Spark DataFrame")
         relation: Relation = self.catalog.get(text_given(name, "the name of a relation"))
         return self.sql(f"SELECT * FROM {quote(relation.name)}").spark()
 
@@ -301,6 +322,10 @@ class Database:
     @public
     def close(self) -> None:
         """Close the database; Spark is stopped if Headrace started it. Closing twice is fine."""
+        self._refuse_in_batch("close")
+        self._close()
+
+    def _close(self) -> None:
         with interruptible(), shielded(), ExitStack() as steps:
             steps.callback(self._runtime.session.stop)
             steps.callback(self._runtime.store.close)
@@ -313,6 +338,7 @@ class Database:
             if self._porter is not None:
                 steps.callback(self._porter.stop)
             steps.callback(self._attachments.stop)
+            steps.callback(self._runtime.store.end_batches)
 
     def _wait_for_users(self) -> None:
         with self._idle:
@@ -488,9 +514,13 @@ class Database:
     def keeper(self) -> Keeper:
         return self._keeper
 
+    def _refuse_in_batch(self, what: str) -> None:
+        self._runtime.store.refuse_in_batch(what, "do it before the batch or after it")
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        with one_moment(), interruptible():
+        batch = self._runtime.store.batch
+        with nullcontext() if batch is None else batch.statement(), one_moment(), interruptible():
             with self._idle:
                 if self._closed:
                     raise closed()

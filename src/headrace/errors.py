@@ -101,6 +101,10 @@ class ExecutionError(HeadraceError):
     """An expression failed while it ran: overflow, division by zero, a cast that cannot be."""
 
 
+class BatchError(HeadraceError):
+    """A batch that cannot begin or go on, or a statement that cannot be in one."""
+
+
 class StoreError(HeadraceError):
     """The state directory cannot be opened, read or written."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +74,16 @@ class Runtime:
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
     """Hands a table's change on; hold ``tables_lock``."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def task_bytes(self) -> int:
+        """How large input must be to be read by Spark's tasks. A batch has none: it is read here, however large."""
+        return self.settings.task_bytes if self.store.batch is None else sys.maxsize
+
+    def refuse_spark(self, why: str = "") -> None:
+        """Raise in a batch: what it has changed nobody outside this process can see."""
+        what = f"what needs Spark{f' ({why})' if why else ''}"
+        self.store.refuse_in_batch(what, "do it before the batch or after it")
 
     @property
     def spark(self) -> SparkSession:

@@ -41,10 +41,10 @@ _AGAIN = 0.05
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended a statement; ``done`` says whether it had been committed by then."""
+    """Ctrl-C ended a statement or a batch; ``done`` says whether it had been committed by then."""
 
-    def __init__(self, done: bool) -> None:
-        super().__init__("the statement had been committed" if done else "the statement changed nothing")
+    def __init__(self, done: bool, what: str = "the statement") -> None:
+        super().__init__(f"{what} had been committed" if done else f"{what} changed nothing")
         self.done = done
 
 

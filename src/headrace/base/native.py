@@ -58,14 +58,17 @@ def native_query(
 def native_batches(cursor: duckdb.DuckDBPyConnection, text: str, rows: int) -> Iterator[pa.RecordBatch]:
     """The rows of a query, about so many at a time. Its failures are DuckDB's, though Arrow brings them."""
     reader = cursor.sql(text).to_arrow_reader(rows)
-    while True:
-        try:
-            batch = reader.read_next_batch()
-        except StopIteration:
-            return
-        except (pa.ArrowException, OSError) as error:
-            raise duckdb.Error(str(error)) from error
-        yield batch
+    try:
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            except (pa.ArrowException, OSError) as error:
+                raise duckdb.Error(str(error)) from error
+            yield batch
+    finally:
+        reader.close()  # a result that is half read blocks the cursor
 
 
 @lru_cache(maxsize=1024)

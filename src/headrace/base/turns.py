@@ -37,10 +37,10 @@ class Turns:
     def acquire(self, seconds: float | None = None) -> bool:
         """Take it, or give up after so many seconds; whether it was taken."""
         me = threading.get_ident()
-        if self._owner == me:  # nobody else can set it to that
-            self._depth += 1
-            return True
         with self._changing:
+            if self._owner == me:
+                self._depth += 1
+                return True
             if self._owner is None:
                 self._owner, self._depth = me, 1
                 return True
@@ -53,15 +53,21 @@ class Turns:
                 return False
         except BaseException:
             if not self._left(me, turn):
-                self._hand_over()
+                self.release()
             raise
-        self._depth = 1
         return True
 
     def release(self) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._hand_over()
+        """Let go of it once. Whoever ends what another thread holds it for may do so too."""
+        with self._changing:
+            self._depth -= 1
+            if self._depth:
+                return
+            self._owner = None
+            if self._queue:
+                self._owner, turn = self._queue.popleft()
+                self._depth = 1
+                turn.release()
 
     def __enter__(self) -> None:
         self.acquire()
@@ -76,11 +82,3 @@ class Turns:
                 return False
             self._queue.remove((me, turn))
             return True
-
-    def _hand_over(self) -> None:
-        with self._changing:
-            if self._queue:
-                self._owner, turn = self._queue.popleft()
-                turn.release()
-            else:
-                self._owner = None

@@ -44,6 +44,8 @@ class Session:
         self._given = given
         self._spark: SparkSession | None = None
         self._lock = Lock()
+        self.before: Callable[[], object] = lambda: None
+        """Asked each time Spark is wanted: raises where it must not be."""
         self._owned = False
         self._spared = 0
         """Slots that were given to tasks which hold them for long."""
@@ -56,6 +58,7 @@ class Session:
         """The session; starts Spark if nothing did yet."""
         if Session.refusal is not None:
             raise Session.refusal
+        self.before()
         with self._lock:
             if self._spark is None:
                 self._spark = self._beside(self._given) if self._given is not None else self._shared()

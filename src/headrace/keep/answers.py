@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -105,6 +105,8 @@ class Answers:
         last = self._refreshes.get(kept.name)
         if last is not None and last.epoch == changed:
             return last.rows
+        if snapshot.is_draft:
+            return kept.evaluate(Evaluation(self, snapshot, kept, others, patient))
         with self.lock(kept.name):
             last = self._refreshes.get(kept.name)
             if last is not None and last.epoch == changed:
@@ -138,15 +140,21 @@ class Answers:
         with self._guard:
             return self._locks.get(name) or self._locks.setdefault(name, Lock())
 
+    def reading(self, snapshot: Snapshot, kept: Kept) -> AbstractContextManager[object]:
+        """Held while the relation's states are read. A batch reads no memory, and must wait for nobody who may wait
+        for it: whoever merges a state holds the lock until the writer has it."""
+        return nullcontext() if snapshot.is_draft else self.lock(kept.name)
+
     def states(self, snapshot: Snapshot, kept: Kept, *, patient: bool = False) -> query.Leaves:
-        """The merged states as leaves of a query. Hold the relation's lock while it runs."""
+        """The merged states as leaves of a query. Hold what :meth:`reading` gives while it runs."""
         merges: dict[Ref, str] = {}
         live: dict[Ref, pa.Table] = {}
         batches: dict[str, pa.Table] = {}
         frames: dict[Ref, Callable[[], AbstractContextManager[DataFrame]]] = {}
         for state in kept.states:
             lies_merged = state.name not in self._held(kept) and self._is_merged(snapshot, state)
-            resident = None if lies_merged else self._caught_up(snapshot, kept, state, patient)
+            in_store = lies_merged or snapshot.is_draft
+            resident = None if in_store else self._caught_up(snapshot, kept, state, patient)
             if resident is not None:
                 live[StateRef(state.name)] = resident.table()
                 continue
@@ -165,7 +173,8 @@ class Answers:
             self._prepared[kept.name] = (kept, query.Prepared(self._runtime, plan))
         prepared = self._prepared[kept.name][1]
         leaves = self.states(snapshot, kept, patient=patient)
-        beside = self._tables.of(snapshot, prepared, self._room()) if kept.tables else {}
+        held = kept.tables and not snapshot.is_draft
+        beside = self._tables.of(snapshot, prepared, self._room()) if held else {}
         return query.run(self._runtime, snapshot, prepared, replace(leaves, arrow={**below, **beside}))
 
     def find(self, snapshot: Snapshot, kept: Kept, lookup: Lookup, *, patient: bool) -> pa.Table | None:
@@ -250,12 +259,12 @@ class Answers:
     def _drain(self, reading: Snapshot | Transaction, kept: Kept, state: KeptState, resident: Resident) -> bool:
         """Fold in the rows that were appended since the resident's epoch; False if they cannot be."""
         if resident.epoch >= 0 and state.home.last_change(reading, state.ref) <= resident.epoch:
-            resident.epoch = max(resident.epoch, reading.epoch)
+            resident.epoch = max(resident.epoch, reading.settled)
             return True
         held = self._held(kept)
         rows = state.home.since(reading, state, resident.epoch)
         try:
-            resident.fold(rows, reading.epoch)
+            resident.fold(rows, reading.settled)
         except Unfoldable:
             held[state.name] = None
             return False
@@ -298,8 +307,6 @@ class Answers:
             resident.epoch < 0 or state.home.last_rewrite(tx, state.ref) <= resident.epoch
         )
         if resident is not None and fresh and self._drain(tx, kept, state, resident):
-            # Until the rewrite is committed, the rows are those of the epoch before.
-            resident.epoch = tx.epoch - 1
             if self._room() < 0:
                 held[state.name] = None
             return resident.table()

@@ -217,5 +217,10 @@ def _handed_on(
 
 
 def _fills(tx: Transaction, home: Home, state: int, rows: Sequence[pa.Table]) -> bool:
-    """Whether these rows are all of a state that was empty, and need no merge; few are not worth the question."""
-    return len(rows) == 1 and rows[0].num_rows > BATCH_ROWS and is_grouped(rows[0]) and home.is_empty(tx, state)
+    """Whether these rows are all of a state that was empty, and need no merge; few are not worth the question.
+
+    Not in a batch, whose next statement may add to them in the same epoch.
+    """
+    if tx.shared or len(rows) != 1 or rows[0].num_rows <= BATCH_ROWS:
+        return False
+    return is_grouped(rows[0]) and home.is_empty(tx, state)

@@ -109,7 +109,7 @@ def _put(kept: dict[str, A], text: str, asked: A) -> None:
 
 def glanced(runtime: Runtime, answers: Answers, version: int, kept: Kept, lookup: Lookup) -> pa.Table | None:
     """The answer of a lookup, if it takes no snapshot; it was planned under a version of the catalog."""
-    with runtime.store.glance() as glance, suppress(query.Again, NotInMemory):
+    with suppress(query.Again, NotInMemory), runtime.store.glance() as glance:
         if runtime.writer_version == version:
             return answers.glance(glance, kept, lookup)
     return None
@@ -130,7 +130,7 @@ class ReadOfState:
 def found(read: ReadOfState) -> pa.Table | None:
     """The group that a lookup asks for."""
     lookup = read.by_state.lookup
-    if lookup is None:
+    if lookup is None or read.snapshot.is_draft:
         return None
     return read.answers.find(read.snapshot, read.by_state.kept, lookup, patient=read.patient)
 
@@ -140,7 +140,7 @@ def filtered(read: ReadOfState) -> pa.Table | None:
     kept = read.by_state.kept
     if read.answers.is_fresh(read.snapshot, kept, read.others):
         return None
-    with read.answers.lock(kept.name):
+    with read.answers.reading(read.snapshot, kept):
         leaves = read.answers.states(read.snapshot, kept, patient=read.patient)
         return query.run(read.runtime, read.snapshot, read.by_state.over, leaves)
 

@@ -154,10 +154,11 @@ class KeptSample(Kept):
             rows = self.rows.home.merged(snapshot, self.rows)
             groups, most = sum(seen), sum(found)
         with self._lock:
-            self.threshold = min(self.threshold, self._threshold(rows))
+            if not snapshot.is_draft:  # what a batch that fails has drawn must keep nothing out
+                self.threshold = min(self.threshold, self._threshold(rows))
             self._most_groups = max(self._most_groups, groups)
             self._most_rows = max(self._most_rows, most)
-            self._looked = True
+            self._looked = not snapshot.is_draft
 
     def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> None:
         """Refuse rows that would give it too many groups, or more rows of all its groups than fit in memory."""

@@ -152,7 +152,7 @@ F = TypeVar("F", bound="Callable[[StatementReader], Create]")
 Statement = Create | Alter | Insert | Change | Copy | Query | Explain | Show | Describe | Drop | Refresh
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
-_ALONE = "leave it out: each statement commits by itself, or changes nothing"
+_ALONE = "leave it out: each statement commits by itself; several are one in Python: with db.batch(): …"
 _NOT_YET = {
     "SET": ("SET of a setting", "settings are given to headrace.connect"),
     "USE": ("more than one schema", "use plain names; another database is another directory"),

@@ -272,7 +272,7 @@ class Alterer:
             made = tx.redefine(old.name, to_json(new), new.name)
             work(tx)
             if isinstance(old, Table):
-                tx.altered(old.number)
+                tx.note_change(old.number)
             news = News([(new.name, new, made)])
             if new.name.lower() != old.name.lower():
                 news.told.insert(0, (old.name, None, made))

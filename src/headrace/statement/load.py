@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.base.interrupts import at_once, check, committed
+from headrace.base.interrupts import at_once, check
 from headrace.base.lacking import settled
 from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, Stream, Table
@@ -156,6 +156,7 @@ class Loader:
 
     def _insert_frame(self, target: Stream | Table, frame: DataFrame, batch: SentBatch | None = None) -> Loaded:
         """A Spark DataFrame: native pipelines run inside its own tasks; the rest reads a spooled copy."""
+        self._runtime.refuse_spark("a DataFrame's rows")
         if self._committed(batch):
             return Loaded(0)
         ready = conform_frame(frame, target)
@@ -263,15 +264,16 @@ class Loader:
             delivery.take_back()  # another has committed the same batch
             return Loaded(0)
         rows, states, added = arrived
-        tidying = self._runtime.tidying
-        with tidying.after(f"delivering rows to queries of {stream.name}"):
+
+        def deliver_rows() -> None:
             delivery.settle()
             if isinstance(given, Rows) and deliver:
                 ring = self._runtime.rings.wanted(stream)
                 if ring is not None and ring.terms.overflow is not Overflow.ERROR:
                     _write_committed(ring, given.table)
-        with tidying.after(f"merging states over {stream.name}"):
-            self._keeper.after(states, added)
+
+        self._runtime.tidying.then(f"delivering rows to queries of {stream.name}", deliver_rows)
+        self._runtime.tidying.then(f"merging states over {stream.name}", partial(self._keeper.after, states, added))
         return Loaded(rows, added.late)
 
     def _arrive(
@@ -344,6 +346,9 @@ class Loader:
         ring = self._runtime.rings.wanted(stream)
         if ring is not None and isinstance(given, Rows) and ring.terms.overflow is not Overflow.ERROR:
             return None
+        if ring is not None:
+            hint = "insert before the batch or after it, or when the queries have ended"
+            self._runtime.store.refuse_in_batch(f"rows that queries of {stream.name} see before they are in", hint)
         return ring
 
     def _commit(self, version: int, given: _Arrival, label: str) -> Added | None:
@@ -358,9 +363,7 @@ class Loader:
             tx.count(given.stream.number, given.rows)
             return self._keeper.add(tx, given.fed, given.states)
 
-        added = self._runtime.store.commit(work, label=label)
-        committed()
-        return added
+        return self._runtime.store.commit(work, label=label)
 
     def _await_catalog(self, version: int) -> None:
         """Wait for the DDL that made our state rows void to become visible here too, or to fail."""

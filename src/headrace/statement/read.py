@@ -164,6 +164,8 @@ class QueryReader:
         planned = self._planned_now(kept)
         if planned.window is None:
             return None
+        hint = "it waits for rows that others insert: ask it before the batch or after it, or query a view"
+        self._runtime.store.refuse_in_batch("a query of a stream itself", hint)
         query_ = AdHocQuery(self._runtime, planned.window, next(self._numbers), self._rows_of, self._ended)
         self._running.add(query_)
         try:
@@ -222,7 +224,7 @@ class QueryReader:
             planned = self._planned_now(kept)
             version = planned.version
             refresh(self._runtime, self._file_tables(planned))
-            with self._runtime.store.read() as snapshot:
+            with query.reading(self._runtime, planned.parts) as snapshot:
                 if self._runtime.writer_version == version:
                     try:
                         hasty = attempt < _HASTY_ATTEMPTS

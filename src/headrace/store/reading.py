@@ -119,6 +119,11 @@ class Reading:
         with self._sound():
             return native_query(self.cursor, sql, relations)
 
+    @property
+    def settled(self) -> int:
+        """The last epoch that is as it will ever be: what is read may be kept as of it."""
+        return self.epoch
+
     def last_change(self, relation: Stored) -> int:
         """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
         return self._ledger.last_change(key_of(relation), self.epoch)
@@ -176,7 +181,7 @@ class Reading:
             return fitting[0] if len(fitting) == 1 else pa.concat_tables([schema.empty_table(), *fitting])
         # In their order: doubles add up to other last digits in another one.
         found = self._fetch(
-            f"SELECT batch FROM book.appended WHERE relation = {literal(key)} AND epoch > {since} ORDER BY epoch"
+            f"SELECT batch FROM book.appended WHERE relation = {literal(key)} AND epoch > {since} ORDER BY epoch, rowid"
         )
         return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(b), schema) for (b,) in found], schema)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 import pyarrow as pa
@@ -23,6 +23,9 @@ from headrace.store.reading import Reading, Stored, key_of
 
 class Snapshot(Reading):
     """The database as of one epoch, for as long as it is open. For one thread at a time."""
+
+    is_draft: ClassVar[bool] = False
+    """Whether the epoch is only in the making: what it altered must be kept nowhere."""
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection, segments: Path, ledger: Ledger) -> None:
         # DuckDB fixes what a transaction sees at its first access, not at BEGIN: reading the epoch is that

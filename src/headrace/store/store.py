@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -23,12 +24,13 @@ import pyarrow as pa
 from headrace.base.interrupts import shielded, stoppable
 from headrace.base.private import inside
 from headrace.base.temporary import ClaimedFolder, claim, keep, sweep
-from headrace.errors import HeadraceError, StoreError
+from headrace.errors import BatchError, HeadraceError, Position, StoreError
 from headrace.store import format as file_format
+from headrace.store.batch import OpenBatch, given_up
 from headrace.store.directory import DATABASE, Directory, Marker, damaged, fault_of, remove, unwritable
 from headrace.store.ledger import Ledger
 from headrace.store.reading import Stored, key_of
-from headrace.store.snapshot import Glance, Readers, Snapshot
+from headrace.store.snapshot import Glance, NotInMemory, Readers, Snapshot
 from headrace.store.transaction import Transaction
 from headrace.store.writer import Writer, closed, load
 
@@ -66,6 +68,8 @@ class Store:
         # Never executes anything after this: cursors are cut from it, by any thread.
         self._root = root
         self._readers = Readers()
+        self._batches: dict[int, OpenBatch] = {}
+        """By the threads that have them."""
         self._ledger: Ledger = load(root, head.epoch)
         schemas = {
             relation: pa.ipc.read_schema(pa.py_buffer(arrow))
@@ -90,7 +94,7 @@ class Store:
         )
         # Also runs at interpreter exit: DuckDB's binding complains loudly about connections left open.
         self._finish = weakref.finalize(
-            self, _shut, self._pid, self._writer, self._readers, cursor, root, directory, claimed
+            self, _shut, self._pid, self._writer, self._batches, self._readers, cursor, root, directory, claimed
         )
 
     @classmethod
@@ -208,13 +212,22 @@ class Store:
         An exception of ``work`` rolls everything back and is raised here. Work that calls
         ``tx.unchanged()`` takes no epoch. ``settled`` is called with the result, by the writer, when the epoch is
         durable and before this returns: a caller that is interrupted meanwhile cannot miss it. It must not fail.
+
+        In a batch of this thread ``work`` is run in the batch's transaction, and is durable with the batch.
         """
         self._usable()
-        return self._writer.commit(work, label, settled)
+        batch = self.batch
+        return self._writer.commit(work, label, settled) if batch is None else batch.commit(work, label, settled)
+
+    def read(self) -> AbstractContextManager[Snapshot]:
+        """A snapshot of the newest epoch, until the block ends; in a batch of this thread, of the one it makes."""
+        self._usable()
+        batch = self.batch
+        return self.newest() if batch is None else batch.read()
 
     @contextmanager
-    def read(self) -> Iterator[Snapshot]:
-        """A snapshot of the newest epoch, with a cursor of its own, until the block ends."""
+    def newest(self) -> Iterator[Snapshot]:
+        """A snapshot of the newest epoch there is, with a cursor of its own, whatever this thread has begun."""
         self._usable()
         try:
             cursor = self._root.cursor()
@@ -239,8 +252,54 @@ class Store:
     def glance(self) -> Iterator[Glance]:
         """What is in memory of the newest epoch; see :class:`Glance`."""
         self._usable()
+        if self.batch is not None:
+            raise NotInMemory
         with self._readers.glancing(self._ledger) as epoch:
             yield Glance(epoch, self._segments, self._ledger)
+
+    # Batches
+
+    @property
+    def batch(self) -> OpenBatch | None:
+        """The batch this thread has begun and not left."""
+        return self._batches.get(threading.get_ident()) if self._batches else None
+
+    def begin_batch(self, seconds: float, let_go: Callable[[], None]) -> OpenBatch:
+        """Have what this thread commits and reads from now on be parts of one epoch; see :class:`OpenBatch`."""
+        batch = OpenBatch(seconds, let_go)
+        try:
+            self._usable()
+            self._batches[batch.thread] = batch
+            batch.begin(self._writer)
+        except BaseException as error:
+            batch.end(error if isinstance(error, HeadraceError) else given_up())
+            self._batches.pop(batch.thread, None)
+            raise
+        return batch
+
+    def leave_batch(self, batch: OpenBatch, reason: HeadraceError | None) -> int | None:
+        """Commit the batch, or roll it back for a reason; returns its epoch, ``None`` if it makes none."""
+        try:
+            if reason is None:
+                return batch.finish(self._writer)
+            batch.abandon(reason)
+            return None
+        except BaseException:
+            reason = reason or given_up()
+            raise
+        finally:
+            self._batches.pop(batch.thread, None)
+            for file in batch.segments if reason is not None else ():
+                self.let_go(file)
+
+    def refuse_in_batch(self, what: str, hint: str, position: Position | None = None) -> None:
+        """Raise if this thread is in a batch."""
+        if self.batch is not None:
+            raise BatchError("NOT_IN_BATCH", f"{what} cannot be part of a batch", hint=hint, position=position)
+
+    def end_batches(self) -> None:
+        """Roll back what other threads have begun: the database is about to be closed."""
+        _end(self._batches)
 
     def new_number(self) -> int:
         """A number that nothing of this database has or ever had, for a relation or what is stored of one."""
@@ -261,7 +320,7 @@ class Store:
             raise StoreError(
                 "SEGMENT_MISPLACED", f"{path} is not a file of this database", hint="pass new_segment()'s path"
             )
-        with shielded(), self.read() as snapshot:
+        with shielded(), self.newest() as snapshot:
             named = {file for (file,) in snapshot.cursor.execute("SELECT file FROM book.segments").fetchall()}
         if path.parent == self._segments and path.name in named:
             raise StoreError("SEGMENT_IN_USE", f"{path.name} is named by an epoch", hint="use remove_segments()")
@@ -320,9 +379,15 @@ def _check_size(file: Path, size: int | None) -> None:
         raise damaged(file, f"has {found:,} bytes, {size:,} were written")
 
 
+def _end(batches: dict[int, OpenBatch]) -> None:
+    for batch in list(batches.values()):
+        batch.end(closed())
+
+
 def _shut(
     pid: int,
     writer: Writer,
+    batches: dict[int, OpenBatch],
     readers: Readers,
     cursor: duckdb.DuckDBPyConnection,
     root: duckdb.DuckDBPyConnection,
@@ -340,7 +405,7 @@ def _shut(
         steps.callback(root.close)
         steps.callback(cursor.close)
         steps.callback(readers.end, _PATIENCE)
-        writer.stop()
+        writer.stop(partial(_end, batches))
         if claimed is None:
             # Without it the log stays and is replayed at the next open: slower, not wrong.
             with suppress(duckdb.Error, OSError):

@@ -1,7 +1,7 @@
 """One epoch in the making: what a commit's work may do, all of it or none of it.
 
-A transaction only ever runs on the writer thread. Whatever it does becomes visible with its epoch;
-if the work raises, the database, the catalog and the ledger are as they were.
+A transaction runs on the writer thread, or on the one that the writer lends it to (``batch.py``). Whatever it does
+becomes visible with its epoch; if the work raises, the database, the catalog and the ledger are as they were.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -21,6 +21,7 @@ from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal
 from headrace.store.ledger import CATALOG, MARKS, Ledger, bareness_of, filling_of, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, Stored, key_of, no_relation
+from headrace.store.snapshot import Snapshot
 
 V = TypeVar("V")
 
@@ -88,8 +89,10 @@ class Draft(Generic[V]):
                 self._known[key] = value
 
 
-class Transaction(Reading):
-    """Changes that become one epoch together."""
+class Transaction(Snapshot):
+    """Changes that become one epoch together; it reads as a snapshot of that epoch does, as far as it is made."""
+
+    is_draft: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -99,18 +102,21 @@ class Transaction(Reading):
         ledger: Ledger,
         schemas: dict[str, pa.Schema],
         names: dict[str, tuple[str, str]],
+        label: str = "",
     ) -> None:
-        super().__init__(cursor, epoch, segments, ledger)
+        Reading.__init__(self, cursor, epoch, segments, ledger)
+        self.label = label
         self.schemas = Draft(schemas)
         """Schemas of the stored relations as this transaction sees them."""
         self.names = Draft(names)
         """Names and kinds of definitions, by key."""
         self.changed: set[str] = set()
         """Relations whose content this epoch alters."""
-        self.recorded: list[tuple[str, int]] = []
+        self.sequences: list[tuple[str, int]] = []
+        """What was recorded of sources."""
         self.counted: dict[str, int] = {}
         self.counted_anew: set[str] = set()
-        self.batches: dict[str, pa.Table] = {}
+        self.batches: dict[str, list[pa.Table]] = {}
         """What was appended as batches, by relation."""
         self.made: set[str] = set()
         """Relations that are new."""
@@ -120,7 +126,13 @@ class Transaction(Reading):
         """Files that no epoch from this one on names."""
         self.written = 0
         """Rows given to DuckDB; very many of them it writes to the database file before the commit."""
+        self.added: list[Path] = []
+        """Segments that are new."""
         self.takes_epoch = True
+        self.altered = False
+        """Whether anything was changed, since somebody last said no."""
+        self.shared = False
+        """Whether several statements have it, one after the other."""
 
     def unchanged(self) -> None:
         """Say that this work changed nothing: it is rolled back and takes no epoch."""
@@ -152,6 +164,7 @@ class Transaction(Reading):
         """
         body = json.dumps(definition, ensure_ascii=False, allow_nan=False)
         new = new_name or self.names[key_of(name)][0]
+        self.altered = True
         found = self._fetch(
             f"UPDATE book.definitions SET body = {literal(body)}, format = {FORMAT}, name = {literal(new)}, "
             f"key = {literal(key_of(new))} WHERE key = {literal(key_of(name))} RETURNING epoch"
@@ -162,13 +175,14 @@ class Transaction(Reading):
         self.changed.add(CATALOG)
         return int(found[0][0])
 
-    def altered(self, relation: Stored) -> None:
+    def note_change(self, relation: Stored) -> None:
         """Say that a relation is not what it was, whether its rows are or not: what was kept of it is out of date."""
         self.changed.add(self._known(relation))
 
     def drop(self, name: str) -> int:
         """Take a definition out of the catalog; returns the epoch it was made in. Its relations are the caller's to
         drop."""
+        self.altered = True
         gone = self._fetch(f"DELETE FROM book.definitions WHERE key = {literal(key_of(name))} RETURNING body, epoch")
         if not gone:
             raise CatalogError("TABLE_OR_VIEW_NOT_FOUND", f"nothing is named {name!r}", hint="check the name")
@@ -202,7 +216,7 @@ class Transaction(Reading):
         else:
             self._fill(key, schema.empty_table())
         arrow = schema.remove_metadata().serialize().to_pybytes()
-        with writing(self._segments.parent):
+        with self._altering():
             self.cursor.execute(
                 "INSERT INTO book.relations VALUES (?, ?::BLOB, ?, ?)", [key, arrow, FORMAT, self.epoch]
             )
@@ -217,7 +231,7 @@ class Transaction(Reading):
                 self._fill(key, rows)
             else:
                 # `rows` is found by DuckDB in this frame: registering a view costs more than the insert.
-                with writing(self._segments.parent):
+                with self._altering():
                     self.cursor.execute(f"INSERT INTO {self.table(key)} SELECT *, {self.epoch} FROM rows")
                 self.written += rows.num_rows
             self.changed |= {key, filling_of(key)}
@@ -250,10 +264,10 @@ class Transaction(Reading):
         for key, rows in small.items():
             values += [key, rows.num_rows, rows.to_batches()[0].serialize().to_pybytes()]
             self.written += rows.num_rows
-            self.batches[key] = pa.concat_tables([self.batches[key], rows]) if key in self.batches else rows
+            self.batches.setdefault(key, []).append(rows)
         # One statement with parameters: over an Arrow table it would take half as long again.
         places = ", ".join([f"(?, ?, ?, {self.epoch})"] * len(small))
-        with writing(self._segments.parent):
+        with self._altering():
             self.cursor.execute(f"INSERT INTO book.appended VALUES {places}", values)
         self.changed.update(small)
 
@@ -280,7 +294,7 @@ class Transaction(Reading):
             rows = rows.append_column(field, pa.repeat(pa.scalar(0, field.type), rows.num_rows))
         rows = rows.cast(schema)
         self.schemas[key] = schema
-        with writing(self._segments.parent):
+        with self._altering():
             self.cursor.execute(
                 "UPDATE book.relations SET arrow = ?::BLOB WHERE relation = ?", [schema.serialize().to_pybytes(), key]
             )
@@ -321,7 +335,7 @@ class Transaction(Reading):
                 ],
             }
         )
-        with writing(self._segments.parent):
+        with self._altering():
             self.cursor.execute(
                 "UPDATE book.epochs SET changed = history.changed, counted = history.counted FROM history "
                 "WHERE book.epochs.epoch = history.epoch"
@@ -364,6 +378,22 @@ class Transaction(Reading):
     def _recent(self, key: str, since: int) -> list[pa.Table] | None:
         return None if key in self.batches or key in self.renewed else super()._recent(key, since)
 
+    @property
+    def settled(self) -> int:
+        return self.epoch - 1
+
+    def last_change(self, relation: Stored) -> int:
+        return self.epoch if key_of(relation) in self.changed else super().last_change(relation)
+
+    def rewritten(self, relation: Stored) -> int:
+        return self.epoch if rewrite_of(key_of(relation)) in self.changed else super().rewritten(relation)
+
+    @contextmanager
+    def _altering(self) -> Iterator[None]:
+        self.altered = True
+        with writing(self._segments.parent):
+            yield
+
     def _renew(self, key: str) -> None:
         self.changed.add(rewrite_of(key))
         self.renewed.add(key)
@@ -403,11 +433,11 @@ class Transaction(Reading):
         )
 
     def _execute_over(self, rows: pa.Table, sql: str) -> None:
-        with writing(self._segments.parent):
+        with self._altering():
             self.cursor.execute(sql)
 
     def _execute(self, sql: str) -> None:
-        with writing(self._segments.parent):
+        with self._altering():
             self.cursor.execute(sql)
 
     # -- segments --------------------------------------------------------------------------------
@@ -430,6 +460,7 @@ class Transaction(Reading):
             f"({literal(key)}, {literal(file.name)}, {int(rows)}, {self.epoch}, {size}, {check})"
         )
         self._ledger.sound.add(file.name)
+        self.added.append(file)
         self.doomed = [other for other in self.doomed if other != file]
         if altered:
             self.changed.add(key)
@@ -438,6 +469,7 @@ class Transaction(Reading):
         """Take all files out of the relation. Those that no other relation has are deleted when no open
         snapshot can need them."""
         key = key_of(relation)
+        self.altered = True
         gone = self._fetch(f"DELETE FROM book.segments WHERE relation = {literal(key)} RETURNING file")
         if gone:
             self._execute(f"DELETE FROM book.deleted WHERE relation = {literal(key)}")
@@ -463,17 +495,23 @@ class Transaction(Reading):
     def record(self, source: str, sequence: int) -> bool:
         """Commit a source's sequence number with this epoch; ``False`` if an epoch has it already."""
         entry = (source, sequence)
-        if entry in self.recorded or self._ledger.committed(source, sequence):
+        if entry in self.sequences or self._ledger.committed(source, sequence):
             return False
         if not -(2**63) <= sequence < 2**63:
             raise StoreError("INVALID_SEQUENCE", f"sequence {sequence} of {source!r} is not a 64-bit integer")
-        self.recorded.append(entry)
+        self.altered = True
+        self.sequences.append(entry)
         return True
+
+    def recorded(self, source: str, sequence: int) -> bool:
+        """Whether this source's sequence is committed, or will be with this epoch."""
+        return (source, sequence) in self.sequences or self._ledger.committed(source, sequence)
 
     # -- counts ----------------------------------------------------------------------------------
 
     def count(self, what: Stored, rows: int) -> None:
         """Add to a running count, with this epoch."""
+        self.altered = True
         key = key_of(what)
         self.counted[key] = self.counted.get(key, 0) + rows
 
@@ -485,7 +523,7 @@ class Transaction(Reading):
     def epoch_row(self, at: int, label: str) -> str:
         """The statement that makes this transaction an epoch."""
         changed = sorted(self.changed)
-        recorded = [{"source": source, "sequence": n} for source, n in self.recorded]
+        recorded = [{"source": source, "sequence": n} for source, n in self.sequences]
         counted = [{"what": what, "rows": n, "anew": what in self.counted_anew} for what, n in self.counted.items()]
         lists = ", ".join(literal(json.dumps(entries)) for entries in (changed, recorded, counted))
         return f"INSERT INTO book.epochs VALUES ({self.epoch}, {at}, {literal(label)}, {lists})"

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from headrace.base.interrupts import Interrupted, came_late, stoppable
 from headrace.errors import StoreError
+from headrace.store.batch import OpenBatch, nested_commit
 from headrace.store.directory import Directory, Marker, broken
 from headrace.store.durability import BULK_ROWS
 from headrace.store.format import COUNTED, microseconds
@@ -55,6 +56,8 @@ class Commit:
     label: str
     done: Future[Any]
     settled: Callable[[Any], None] | None = None
+    lent: bool = False
+    """Whether it takes as long as its caller likes: no commit before it waits for that."""
 
 
 class Writer:
@@ -88,6 +91,8 @@ class Writer:
         self._stopped = self._ended = False
         self._gate = threading.Lock()
         self._running: Future[Any] | None = None
+        self._next: Commit | None = None
+        """Taken from the queue, and to be begun when those before it have their answers."""
         self._interrupting = threading.Lock()
         self._queue: queue.Queue[Commit | None] = queue.Queue(WAITING)
         self._sync_commits(durability == "commit")
@@ -101,17 +106,26 @@ class Writer:
         done all the same.
         """
         if threading.current_thread() is self._thread:
-            raise StoreError(
-                "NESTED_COMMIT",
-                "commit() was called by the work of another commit",
-                hint="do it in the same transaction, or after the commit has returned",
-            )
-        self._ledger.durability.check()
+            raise nested_commit()
         done: Future[T] = Future()
+        self._begin(Commit(work, label, done, settled))
+        return self.outcome(done)
+
+    def lend(self, batch: OpenBatch) -> Future[int | None]:
+        """Have the writer thread lend its next transaction to a batch; what becomes of it is the outcome."""
+        done: Future[int | None] = Future()
+        self._begin(Commit(batch.work, "batch", done, batch.settle, lent=True))
+        return done
+
+    def _begin(self, item: Commit) -> None:
+        self._ledger.durability.check()
         with self._gate:
             if self._stopped:
                 raise closed()
-            self._queue.put(Commit(work, label, done, settled))
+            self._queue.put(item)
+
+    def outcome(self, done: Future[T]) -> T:
+        """What became of a commit, when that is durable."""
         try:
             with stoppable(partial(self._give_up, done)):
                 return _outcome(done)
@@ -137,8 +151,8 @@ class Writer:
                 if self._running is done:
                     self._cursor.interrupt()
 
-    def stop(self) -> None:
-        """Finish the commits that are waiting, then end the thread."""
+    def stop(self, end_batches: Callable[[], object] = lambda: None) -> None:
+        """Finish the commits that are waiting, but no batch, then end the thread."""
         if threading.current_thread() is self._thread:
             # The last reference to the store was let go by a commit's own work: nobody else can be waiting.
             self._stopped = True
@@ -147,6 +161,7 @@ class Writer:
             if not self._stopped:
                 self._stopped = True
                 self._queue.put(None)
+        end_batches()
         self._thread.join()
 
     def checkpoint(self) -> None:
@@ -164,8 +179,8 @@ class Writer:
 
     def _run(self) -> None:
         self._ledger.durability.written_by(threading.get_ident())
-        while not self._ended and (not self._stopped or not self._queue.empty()):
-            first = self._queue.get()
+        while not self._ended and (not self._stopped or self._next is not None or not self._queue.empty()):
+            first, self._next = self._next or self._queue.get(), None
             if first is None:
                 return
             self._serve(first)
@@ -207,6 +222,9 @@ class Writer:
                 if item is None:
                     self._ended = True
                     return
+                if item.lent:
+                    self._next = item
+                    return
                 yield item
                 if self._ledger.durability.wanted:
                     return
@@ -226,7 +244,7 @@ class Writer:
     def _commit(self, work: Callable[[Transaction], T], label: str) -> T:
         cursor, ledger, path = self._cursor, self._ledger, self._directory.path
         ledger.durability.check()
-        tx = Transaction(cursor, ledger.epoch + 1, self._directory.segments, ledger, self._schemas, self._names)
+        tx = Transaction(cursor, ledger.epoch + 1, self._directory.segments, ledger, self._schemas, self._names, label)
         with writing(path):
             cursor.execute("BEGIN")
         announced = False
@@ -237,9 +255,10 @@ class Writer:
                 return result
             at = microseconds()
             ledger.announce(tx.epoch, tx.changed)
-            ledger.recent.note(tx.epoch, tx.batches, tx.renewed, tx.made)
+            batches = {key: pa.concat_tables(rows) for key, rows in tx.batches.items()}
+            ledger.recent.note(tx.epoch, batches, tx.renewed, tx.made)
             announced = True
-            statement = tx.epoch_row(at, label) + "; COMMIT"
+            statement = tx.epoch_row(at, tx.label) + "; COMMIT"
             with writing(path):
                 # Files may be deleted only once no crash can bring back an epoch that names them.
                 if tx.written >= BULK_ROWS or tx.doomed:
@@ -256,7 +275,7 @@ class Writer:
         tx.schemas.settle()
         tx.names.settle()
         self._head = Marker(self._head.database, tx.epoch, at)
-        ledger.settle(tx.epoch, tx.recorded)
+        ledger.settle(tx.epoch, tx.sequences)
         self._readers.doom(tx.epoch, tx.doomed)
         ledger.trim(self._readers.oldest(tx.epoch), tx.changed)
         return result

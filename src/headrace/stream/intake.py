@@ -146,7 +146,7 @@ class Intake:
         for stage in stages:
             reason = stage.reason or ("its values need Spark" if stage.state in forced else None)
             engine = "auto" if stage.state in forced else settings.engine
-            choices[stage.state] = choose(reason, size, task_bytes=settings.task_bytes, engine=engine)
+            choices[stage.state] = choose(reason, size, task_bytes=self._runtime.task_bytes, engine=engine)
             if isinstance(given, Frame) and choices[stage.state].place is Place.TASKS and settings.engine == "auto":
                 choices[stage.state] = Choice(Place.TASKS, "the rows are in Spark already")
         places = {state: choice.place for state, choice in choices.items()}
@@ -154,7 +154,7 @@ class Intake:
         fragments = self.fragments(stream, [s for s in stages if places[s.state] is not Place.SPARK])
         held = given.schema if isinstance(given, Files) else stream.columns
         options = given.options if isinstance(given, Files) else None
-        large = size >= settings.task_bytes and settings.engine in ("auto", "tasks")
+        large = size >= self._runtime.task_bytes and settings.engine in ("auto", "tasks")
         in_tasks = Place.TASKS in places.values() or (large and not fragments)
         ring = self._address(delivery, in_tasks or isinstance(given, Frame)) if delivery is not None else None
         work = self.work_of(stream, fragments, held, options, ring)

@@ -6,7 +6,8 @@ that came and -1 for one that went (``plan/signed.py``). So the intake makes sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,10 @@ def signed_stream(table: Table) -> Stream:
 
 def weighted(rows: pa.Table, weight: int) -> pa.Table:
     return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
+
+
+def _each(parts: Parts) -> Generator[tuple[pa.Table, int]]:
+    yield from parts()
 
 
 @dataclass
@@ -69,9 +74,10 @@ class TableChanges:
         stream = signed_stream(table)
         stages = [stage for kept in fed for stage in kept.stages(table)]
         found: StateRows = {}
-        for rows, weight in parts():
-            if rows.num_rows:
-                _, left = self._intake.state_rows(stream, stages, Rows(weighted(rows, weight)))
-                for state, tables in left.items():
-                    found.setdefault(state, []).extend(tables)
+        with closing(_each(parts)) as each:  # in a batch, what is half read keeps its transaction from ending
+            for rows, weight in each:
+                if rows.num_rows:
+                    _, left = self._intake.state_rows(stream, stages, Rows(weighted(rows, weight)))
+                    for state, tables in left.items():
+                        found.setdefault(state, []).extend(tables)
         return found

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.base.interrupts import committed
 from headrace.base.native import conform, native_batches
 from headrace.base.parquet_files import ROW_NUMBER, write_parquet
 from headrace.catalog import Table
@@ -169,9 +168,7 @@ def commit(
         for file in change.files:
             runtime.store.let_go(file.path)
         raise
-    committed()
-    with runtime.tidying.after(f"merging states over {table.name}"):
-        handing.after()
+    runtime.tidying.then(f"merging states over {table.name}", handing.after)
 
 
 def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:

@@ -86,9 +86,11 @@ def refresh(runtime: Runtime, found: Iterable[Table]) -> None:
             else:
                 tx.replace(relation, manifest(now), altered=True)
 
-        runtime.store.commit(work, label=f"files of {table.name} changed")
+        def seen(_: None, table: Table = table, now: Mark = now) -> None:
+            runtime.file_marks[table] = now
+
+        runtime.store.commit(work, label=f"files of {table.name} changed", settled=seen)
         check()  # the query that follows has not begun
-        runtime.file_marks[table] = now
 
 
 @dataclass(frozen=True)

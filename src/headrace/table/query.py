@@ -7,7 +7,7 @@ its rows stand in for it, the same rows however often the query names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -152,7 +152,8 @@ def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leave
     if prepared.choice.place is Place.NATIVE and not prepared.by_spark:
         try:
             return _run_native(runtime, snapshot, prepared, leaves)
-        except NativeCannot:
+        except NativeCannot as cannot:
+            runtime.refuse_spark(str(cannot))
             # Some value is treated otherwise by Spark: let Spark treat it, from now on. The query
             # that failed took its snapshot's transaction with it.
             prepared.by_spark = True
@@ -160,11 +161,19 @@ def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leave
     return _run_spark(runtime, snapshot, prepared.plan, leaves)
 
 
+def reading(
+    runtime: Runtime, plans: Iterable[Prepared], leaves: Leaves = NO_LEAVES
+) -> AbstractContextManager[Snapshot]:
+    """A snapshot to run plans in. Those that read nothing of the store leave a batch alone if they fail."""
+    stored = any(scan.ref not in leaves.arrow for plan in plans for scan in plan.scans)
+    return runtime.store.read() if stored else runtime.store.newest()
+
+
 def run_now(runtime: Runtime, plan: Node, leaves: Leaves = NO_LEAVES) -> pa.Table:
     """The rows of a plan over tables, as of now."""
     prepared = Prepared(runtime, plan)
     while True:
-        with runtime.store.read() as snapshot, suppress(Again):
+        with reading(runtime, [prepared], leaves) as snapshot, suppress(Again):
             return run(runtime, snapshot, prepared, leaves)
 
 

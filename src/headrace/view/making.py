@@ -189,6 +189,8 @@ def _bring_up_to_date(runtime: Runtime, snapshot: Snapshot, view: ContinuousView
             tx.reshape(ref, wanted)
 
     if stale:
+        hint = f"query it once before the batch: SELECT * FROM {view.name}"
+        runtime.store.refuse_in_batch(f"bringing the states of {view.name} up to date", hint)
         runtime.store.commit(work, label="states of an earlier Headrace")
 
 
