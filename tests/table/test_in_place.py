@@ -184,8 +184,8 @@ def test_where_there_are_no_links_files_are_copied(
 def test_odd_names_and_types_are_as_they_were(db: Database, short_tails: None) -> None:
     """A file's metadata and its columns do not get into each other's way."""
     columns = (
-        "`_metadata` STRUCT<file_name: STRING, row_index: INT>, row_index INT, file_name STRING, `___row` INT, `___FILE` INT, "
-        "`a.b` DECIMAL(38,2), `x, y;{}()=` TIMESTAMP, `q``r` TIMESTAMP_NTZ, d DATE, c CHAR(3), v VARCHAR(5), "
+        "`_metadata` STRUCT<file_name: STRING, row_index: INT>, row_index INT, file_name STRING, `___row` INT, "
+        "`___FILE` INT, `a.b` DECIMAL(38,2), `x, y;{}()=` TIMESTAMP, `q``r` TIMESTAMP_NTZ, d DATE, c CHAR(3), v VARCHAR(5), "
         "m MAP<STRING, ARRAY<STRUCT<k: DOUBLE, `l.m`: BINARY>>>, f FLOAT, y TINYINT, é BOOLEAN, small DECIMAL(5,1)"
     )
     db.sql(f"CREATE TABLE t ({columns})")
@@ -197,7 +197,7 @@ def test_odd_names_and_types_are_as_they_were(db: Database, short_tails: None) -
     )  # fmt: skip
     empty = (None,) * 16
     for n in range(12):
-        db.insert("t", [full[:1] + (n,) + full[2:], empty])
+        db.insert("t", [(*full[:1], n, *full[2:]), empty])
     db.sql("DELETE FROM t WHERE row_index = 3")
     db.sql("DELETE FROM t WHERE row_index = 11")
     arrow = db.sql("SELECT * FROM t").arrow()

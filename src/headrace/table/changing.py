@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.base.interrupts import committed
 from headrace.base.native import conform, native_batches
-from headrace.base.parquet_files import ROW_NUMBER, parquet_chunks, parquet_rows, write_parquet
+from headrace.base.parquet_files import ROW_NUMBER, parquet_chunks, write_parquet
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
 from headrace.engine.plan_sql import quote_native
@@ -156,8 +156,7 @@ def commit(
             in_tail = pc.equal(places["file"], "")
             tx.delete(table.number, ROW, places.filter(in_tail)["row"])
             tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
-            keys = [parquet_rows(file.path, table.primary_key) for file in change.files if table.primary_key]
-            tables.check_key(tx, table, [change.new, *keys])
+            tables.check_key(tx, table, change.new, [file.path for file in change.files])
             for file in change.files:
                 tx.add_segment(table.number, file.path, file.rows)
                 tx.count(table.number, file.rows)
@@ -182,12 +181,6 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
     check(table, rows)
     with runtime.tables_lock:
         commit(runtime, table, TableChange.insertion(table, rows), f"INSERT INTO {table.name}")
-
-
-def add_files(runtime: Runtime, table: Table, files: Sequence[NewFile]) -> None:
-    """Make written segments part of the table, as one epoch; they go if it fails."""
-    with runtime.tables_lock:
-        commit(runtime, table, TableChange.of_files(table, files), f"COPY {table.name}")
 
 
 def _chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
