@@ -68,6 +68,7 @@ from headrace.store.writer import closed
 from headrace.stream.inbox import rename_in_inbox
 from headrace.stream.table_changes import TableChanges
 from headrace.table import query
+from headrace.table.frames import lasting_rows_frame
 from headrace.types import quote
 
 if TYPE_CHECKING:
@@ -297,10 +298,12 @@ class Database:
 
     @public
     def table(self, name: str) -> DataFrame:
-        """A relation's rows, as they are now, as a Spark DataFrame."""
+        """A relation's rows, as they are now, as a Spark DataFrame; a table's are read where they lie."""
         self._runtime.refuse_spark("a Spark DataFrame")
         relation: Relation = self.catalog.get(text_given(name, "the name of a relation"))
-        return self.sql(f"SELECT * FROM {quote(relation.name)}").spark()
+        with self.in_use():
+            frame = self._reader.frame(relation)
+        return self.sql(f"SELECT * FROM {quote(relation.name)}").spark() if frame is None else frame
 
     @property
     def catalog(self) -> Catalog:
@@ -539,11 +542,8 @@ class Database:
         return Result(rows, whole=whole, spark=self._frame)
 
     def _frame(self, table: pa.Table) -> DataFrame:
-        # By position: an answer may have two columns of one name, a Parquet file for Spark may not.
-        named = table.rename_columns([f"c{i}" for i in range(table.num_columns)])
         with interruptible():
-            read = query.published(self._runtime.spark, query.publish(self._runtime, named), named.schema)
-            return read.toDF(*table.column_names)
+            return lasting_rows_frame(self._runtime, table)
 
     def _done(self, message: str) -> Result:
         return Result(pa.table({}), message=message)

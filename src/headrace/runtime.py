@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from headrace.base.copies import Copies
 from headrace.base.tidying import Tidying
 from headrace.base.turns import Turns
 from headrace.catalog import Catalog, Relation, Table
@@ -73,7 +74,12 @@ class Runtime:
     tidying: Tidying = field(default_factory=Tidying)
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
     """Hands a table's change on; hold ``tables_lock``."""
+    copies: Copies = field(init=False)
+    """What was written out of the database file, for Spark."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self.copies = Copies(self.store.scratch)
 
     @property
     def task_bytes(self) -> int:

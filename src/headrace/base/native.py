@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 _ASK = compile("cursor.sql(text)", __name__, "eval")
+_NONE: Mapping[str, pa.Table] = {}
 
 _CONFIG: Mapping[str, Any] = {
     # Nothing is fetched or loaded because some text or file seems to want it, and no stored secrets are read.
@@ -55,9 +56,11 @@ def native_query(
     return pa.table({}) if found is None else found.to_arrow_table()
 
 
-def native_batches(cursor: duckdb.DuckDBPyConnection, text: str, rows: int) -> Iterator[pa.RecordBatch]:
+def native_batches(
+    cursor: duckdb.DuckDBPyConnection, text: str, rows: int, relations: Mapping[str, pa.Table] = _NONE
+) -> Iterator[pa.RecordBatch]:
     """The rows of a query, about so many at a time. Its failures are DuckDB's, though Arrow brings them."""
-    reader = cursor.sql(text).to_arrow_reader(rows)
+    reader = eval(_ASK, {**relations, "cursor": cursor, "text": text}).to_arrow_reader(rows)
     try:
         while True:
             try:

@@ -20,7 +20,7 @@ from headrace.engine.plan_sql import quote_native
 from headrace.engine.work import Pile
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
-from headrace.table.query import framed
+from headrace.table.frames import rows_frame, sql_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +72,7 @@ class Home(ABC):
     @contextmanager
     def frame(self, reading: Reading, state: KeptState, runtime: Runtime) -> Iterator[DataFrame]:
         """All rows, merged, as a Spark DataFrame for as long as a block runs."""
-        with framed(runtime, self.merged(reading, state)) as frame:
+        with rows_frame(runtime, self.merged(reading, state)) as frame:
             yield frame
 
     @abstractmethod
@@ -119,6 +119,14 @@ class InFile(Home):
     def native(self, reading: Reading, state: KeptState, name: str) -> tuple[str, dict[str, pa.Table]]:
         source, batches = reading.whole(state.ref, name)
         return source, {name: batches}
+
+    @contextmanager
+    def frame(self, reading: Reading, state: KeptState, runtime: Runtime) -> Iterator[DataFrame]:
+        source, tables = self.native(reading, state, "__appended")
+        version = state.schema, self.last_change(reading, state.ref), self.last_rewrite(reading, state.ref)
+        text, owner = state.merge(source), ("state", state.ref)
+        with sql_frame(runtime, reading, text, tables, state.schema, (owner, version)) as frame:
+            yield frame
 
     def queued(self, reading: Reading, ref: int) -> tuple[int, int] | None:
         return reading.queued(ref) if reading.has(ref) else None

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.base.interrupts import at_once, check
+from headrace.base.interrupts import at_once
 from headrace.base.lacking import settled
 from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, Stream, Table
 from headrace.engine.failures import from_spark
+from headrace.engine.places import Place, choose
 from headrace.engine.session import cancel_with_the_statement
 from headrace.engine.stage import Stage, StateRows
-from headrace.engine.tasks import Progress, size_of
+from headrace.engine.tasks import Progress
+from headrace.engine.work import Work
 from headrace.errors import DataError, ExecutionError, HeadraceError, Position
 from headrace.input import lengths
 from headrace.input.csv import CsvOptions
-from headrace.input.files import Slice, TextSlice, format_of, names_in, plan_slices, read_text, resolve
-from headrace.input.parquet import ParquetSlice
+from headrace.input.files import format_of, names_in, resolve
 from headrace.input.rows import to_arrow
 from headrace.keep.keeper import NOTHING_ADDED, Added, Keeper
 from headrace.keep.kept import Kept
@@ -37,9 +38,7 @@ from headrace.sql import statements as s
 from headrace.store import Transaction
 from headrace.stream.frames import LENGTH_MARK, NULL_MARK, conform_frame
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, of_reader
-from headrace.table import changing, constraints
-from headrace.table import rows as tables
-from headrace.table.changing import NewFile
+from headrace.table import changing, writing
 from headrace.types import Field, Schema
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ _STALE_ATTEMPTS = 3
 long to be waited for."""
 _SHORT_WAIT = 0.25
 """Seconds that are not too long."""
+_FRAME_FILES = 4
+"""The most files a DataFrame's rows are written to, for each task that runs at once: it may have many partitions."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ class Loader:
         cancel_with_the_statement(frame.sparkSession)
         with _spark_failures():
             if isinstance(target, Table):
-                return self.insert(target, ready.toArrow())
+                few = ready.coalesce(_FRAME_FILES * self._runtime.session.parallelism())
+                return self._into_table(target, Frame(few), f"INSERT INTO {target.name}")
             fed = self._keeper.fed(target, self._runtime.catalog)
             if all(stage.reason is None for stage in _stages(fed, target)) and self._runtime.settings.engine != "spark":
                 return self._into_stream(target, Frame(ready), f"INSERT INTO {target.name}", batch=batch)
@@ -193,54 +195,23 @@ class Loader:
             schema = _without_lacking(schema, paths, format, options)
         files = Files(tuple(paths), format, options, schema, sum(p.stat().st_size for p in paths))
         if isinstance(target, Table):
-            return Loaded(self._copy_table(target, files, progress))
+            return self._into_table(target, files, f"COPY {target.name}", progress)
         return self._into_stream(target, files, f"COPY {target.name}", progress)
 
-    def _copy_table(self, table: Table, files: Files, progress: Progress | None) -> int:
-        names = tuple(f.name for f in files.schema)
-        slices = plan_slices(files.paths, files.format, files.options, files.schema, names, 1)
-        file = self._runtime.store.new_segment(table.number)
-        filled = replace(table, columns=tuple(map(settled, table.columns)))
-        total = 0
-        try:
-            with tables.segment_writer(file, tables.stored_schema(table)) as write:
-                for rows in self._table_rows(slices, files, names, progress):
-                    check()
-                    whole = constraints.with_missing(filled, rows)
-                    constraints.check(self._runtime, table, whole)
-                    write(tables.as_stored(table, whole))
-                    total += whole.num_rows
-            if total:
-                changing.add_files(self._runtime, table, [NewFile(file, total)])
-            else:
-                self._runtime.store.let_go(file)
-        except BaseException:
-            self._runtime.store.let_go(file)
-            raise
-        return total
-
-    def _table_rows(
-        self, slices: Sequence[Slice], files: Files, names: tuple[str, ...], progress: Progress | None
-    ) -> Iterator[pa.Table]:
-        everything = sum(size_of(part) for part in slices)
-        done = 0
-
-        def report(so_far: int) -> None:
-            if progress is not None:
-                progress(done + so_far, everything)
-
-        zone = self._runtime.settings.time_zone
-        for part in slices:
-            if isinstance(part, TextSlice):
-                for batch in read_text(part, files.options, files.schema, names, zone=zone, progress=report):
-                    yield pa.Table.from_batches([batch])
-            elif isinstance(part, ParquetSlice):
-                rows = 0
-                for chunk in self._runtime.worker.parquet_rows(part, files.schema, names):
-                    yield chunk
-                    rows += chunk.num_rows
-                    report(rows)
-            done += size_of(part)
+    def _into_table(self, table: Table, given: Files | Frame, label: str, progress: Progress | None = None) -> Loaded:
+        """Rows are written where they are read, and committed as files."""
+        settings = self._runtime.settings
+        held = given.schema if isinstance(given, Files) else table.columns
+        options = given.options if isinstance(given, Files) else None
+        names = tuple(f.name for f in held)
+        size = given.bytes if isinstance(given, Files) else 0
+        engine = "auto" if settings.engine == "spark" else settings.engine
+        in_tasks = choose(None, size, task_bytes=settings.task_bytes, engine=engine).place is Place.TASKS
+        with writing.folder_for(self._runtime) as folder:
+            filled = replace(table, columns=tuple(map(settled, table.columns)))
+            work = Work((writing.Writing(folder, filled, names),), held, names, options, settings.time_zone)
+            _, files = self._intake.native(work, given, in_tasks, progress)
+            return Loaded(writing.take(self._runtime, table, folder, files.get(0, []), label))
 
     # Streams
 

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Table
+from headrace.catalog import Catalog, Relation, Table
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported
 from headrace.inside.relations import Inside
 from headrace.keep.answers import Others
@@ -37,7 +38,11 @@ from headrace.stream.ad_hoc import AdHocQuery
 from headrace.stream.window import WindowQuery
 from headrace.table import query
 from headrace.table.files import refresh
+from headrace.table.frames import lasting_frame
 from headrace.types import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _HASTY_ATTEMPTS = 3
 """How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
@@ -213,6 +218,19 @@ class QueryReader:
         statement = s.parse(f"SELECT * FROM {quote(name)}")
         assert isinstance(statement, s.Query)
         return self._rows_at(KnownQuery(statement))
+
+    def frame(self, relation: Relation) -> DataFrame | None:
+        """The rows of a table of our own as Spark reads them, for as long as the database is open."""
+        while True:
+            version = self._catalog.version
+            table = self._catalog.get(relation.name)
+            if not isinstance(table, Table) or table.files is not None:
+                return None
+            _ = self._runtime.spark  # which may have to be started: not while a snapshot is open
+            with self._runtime.store.read() as snapshot:
+                if self._runtime.writer_version == version:
+                    return lasting_frame(self._runtime, snapshot, table)
+            time.sleep(0.001)
 
     def _rows_at(self, kept: KnownQuery) -> tuple[int, pa.Table]:
         """The rows of a query and their epoch, planned under the very catalog its snapshot has.

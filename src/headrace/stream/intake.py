@@ -36,7 +36,7 @@ from headrace.rings.layout import Layout
 from headrace.runtime import Runtime
 from headrace.settings import cores
 from headrace.stream.frames import checked_text, in_columns
-from headrace.types import Schema, arrow_schema
+from headrace.types import Schema, arrow_schema, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -161,7 +161,7 @@ class Intake:
         total, states = 0, dict[int, list[pa.Table]]()
         if fragments or not by_spark or ring is not None:
             again = delivery.spoil if delivery is not None else lambda: None
-            total, states = self._native(work, given, in_tasks, progress, again)
+            total, states = self.native(work, given, in_tasks, progress, again)
         if by_spark:
             frame, count = self._frame(stream, given)
             site = SparkSite(self._runtime.spark, settings.time_zone, self._runtime.worker.write)
@@ -219,18 +219,19 @@ class Intake:
 
     # Native, here or in tasks
 
-    def _native(
+    def native(
         self,
         work: Work,
         given: Input,
         in_tasks: bool,
         progress: tasks.Progress | None,
-        again: Callable[[], None],
+        again: Callable[[], None] = lambda: None,
     ) -> tuple[int, StateRows]:
+        """Run fragments over the input: its row count, and what they leave."""
         runtime = self._runtime
         exact = work.ring is not None  # rows in a ring cannot be read again from other slices
         if isinstance(given, Frame):
-            return tasks.run_frame(given.frame.select(*work.columns), work, again)
+            return tasks.run_frame(given.frame.select(*map(quote, work.columns)), work, again)
         if isinstance(given, Rows):
             if not in_tasks:
                 rows, found = runtime.worker.reduce(work, [given.table.select(list(work.columns))])
@@ -239,7 +240,7 @@ class Intake:
             try:
                 table = without_views(given.table)
                 spool(path, table.to_batches(max_chunksize=65_536), table.schema)
-                return self._native(work, Spooled(path, table.nbytes), in_tasks, progress, again)
+                return self.native(work, Spooled(path, table.nbytes), in_tasks, progress, again)
             finally:
                 path.unlink(missing_ok=True)
         try:
@@ -289,10 +290,8 @@ class Intake:
         total, states = 0, dict[int, list[pa.Table]]()
         if len(slices) == 1:
             results = iter([reduce(0)])
-        elif work.ring is None:
-            results = runtime.worker.pool.map(carried(reduce), range(len(slices)))
         else:
-            # If one slice fails, the rows of the others that are in the ring must all be there to be taken back.
+            # If one slice fails, whoever takes back what the others have left, in a ring or in files, finds all of it.
             futures = [runtime.worker.pool.submit(carried(reduce), i) for i in range(len(slices))]
             wait(futures)
             results = (future.result() for future in futures)

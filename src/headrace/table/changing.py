@@ -152,8 +152,7 @@ def commit(
             in_tail = pc.equal(places["file"], "")
             tx.delete(table.number, ROW, places.filter(in_tail)["row"])
             tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
-            keys = [tables.segment_keys(table, file.path) for file in change.files if table.primary_key]
-            tables.check_key(tx, table, [change.new, *keys])
+            tables.check_key(tx, table, change.new, [file.path for file in change.files])
             for file in change.files:
                 tx.add_segment(table.number, file.path, file.rows)
                 tx.count(table.number, file.rows)
@@ -171,7 +170,7 @@ def commit(
     runtime.tidying.then(f"merging states over {table.name}", handing.after)
 
 
-def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
+def insert(runtime: Runtime, table: Table, rows: pa.Table, label: str = "") -> None:
     """Append rows as one epoch; a broken key, NOT NULL or CHECK changes nothing."""
     constraints.check(runtime, table, rows)
     with runtime.tables_lock:
@@ -179,23 +178,23 @@ def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
         if now is not table:
             rows = constraints.as_of(now, table, rows)
             constraints.check(runtime, now, rows)
-        commit(runtime, now, TableChange.insertion(now, rows), f"INSERT INTO {now.name}")
+        commit(runtime, now, TableChange.insertion(now, rows), label or f"INSERT INTO {now.name}")
 
 
-def add_files(runtime: Runtime, table: Table, files: Sequence[NewFile]) -> None:
-    """Make written segments part of the table, as one epoch; they go if it fails. Their rows were checked."""
+def add_files(runtime: Runtime, table: Table, files: Sequence[NewFile], label: str) -> None:
+    """Make written segments part of the table, as one epoch; they go if it fails. Whoever wrote them has looked for
+    NULLs; the table's conditions are asked here, where they can be run."""
     with runtime.tables_lock:
         try:
             now = _now(runtime, table)
-            if now is not table:
-                chunks = chain.from_iterable(tables.segment_chunks(now, file.path) for file in files)
-                if (found := constraints.violation(runtime, now, chunks)) is not None:
-                    raise constraints.broken(now, *found)
+            if now is not table or now.checks:
+                for chunk in chain.from_iterable(tables.segment_chunks(now, file.path) for file in files):
+                    constraints.check(runtime, now, chunk)
         except BaseException:
             for file in files:
                 runtime.store.let_go(file.path)
             raise
-        commit(runtime, now, TableChange.of_files(now, files), f"COPY {now.name}")
+        commit(runtime, now, TableChange.of_files(now, files), label)
 
 
 def _now(runtime: Runtime, table: Table) -> Table:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def check(runtime: Runtime, table: Table, rows: pa.Table) -> None:
     """An error unless the table can hold these rows, in its columns, beside any others."""
-    _check_not_null(table, rows)
+    check_not_null(table, rows)
     if table.checks and rows.num_rows and (found := violation(runtime, table, [rows])) is not None:
         raise broken(table, *found)
 
@@ -150,7 +150,7 @@ def _broken(runtime: Runtime, prepared: Prepared, rows: pa.Table) -> pa.Table:
             return run(runtime, snapshot, prepared, given)
 
 
-def _check_not_null(table: Table, rows: pa.Table) -> None:
+def check_not_null(table: Table, rows: pa.Table) -> None:
     """No NULL in a column declared NOT NULL (a primary key's columns are)."""
     for column in table.columns:
         if not column.nullable and rows.column(column.name).null_count:

@@ -7,23 +7,21 @@ its rows stand in for it, the same rows however often the query names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 import pyarrow as pa
 
 from headrace.base.native import conform
-from headrace.base.parquet_files import spark_frame, write_parquet
 from headrace.catalog import Table, gone
-from headrace.catalog.table import FILE, PLACE, ROW
+from headrace.catalog.table import FILE, ROW
 from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.places import Choice, Place, choose
-from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
+from headrace.engine.plan_sql import native_plan, why_not_native
 from headrace.engine.spark import run_plan
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.plan.exprs import Column
@@ -34,10 +32,10 @@ from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.table import rows as tables
 from headrace.table.files import OpenedFiles, open_files
-from headrace.types import quote
+from headrace.table.frames import rows_frame, sql_frame, table_frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -148,6 +146,8 @@ def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leave
     renamed = prepared.renamed_scan
     if renamed is not None and renamed[0].ref in leaves.arrow:
         rows = leaves.arrow[renamed[0].ref]
+        if renamed[1] == prepared.schema.names == rows.column_names:
+            return rows  # the very same, so that who has them already knows them again
         return rows.select(renamed[1]).rename_columns(prepared.schema.names)
     if prepared.choice.place is Place.NATIVE and not prepared.by_spark:
         try:
@@ -201,23 +201,25 @@ def _run_spark(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves)
     with ExitStack() as held:
         for node in leaves_of(plan):
             if node.ref not in frames:
-                if (given := leaves.frames.get(node.ref)) is not None:
-                    frame = _merging(lambda given=given: held.enter_context(given()))  # type: ignore[misc]
-                else:
-                    placed = _is_placed(leaves_of(plan), node.ref)
-                    frame = held.enter_context(framed(runtime, _leaf_rows(runtime, snapshot, node, leaves, placed)))
-                frames[node.ref] = frame
+                placed = _is_placed(leaves_of(plan), node.ref)
+                made = _leaf_frame(runtime, snapshot, node, leaves, placed)
+                frames[node.ref] = _merging(lambda made=made: held.enter_context(made))  # type: ignore[misc]
         return run_plan(runtime.spark, plan, frames)
 
 
-@contextmanager
-def framed(runtime: Runtime, rows: pa.Table) -> Iterator[DataFrame]:
-    """Rows as a DataFrame, for as long as the block runs."""
-    file = publish(runtime, rows)
-    try:
-        yield published(runtime.spark, file, rows.schema)
-    finally:
-        file.unlink(missing_ok=True)
+def _leaf_frame(
+    runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves, placed: bool
+) -> AbstractContextManager[DataFrame]:
+    key = scan.ref
+    if key in leaves.arrow:
+        return rows_frame(runtime, leaves.arrow[key])
+    if key in leaves.live:
+        return rows_frame(runtime, leaves.live[key].slice(0))  # another table, for its columns are to change
+    if key in leaves.frames:
+        return leaves.frames[key]()
+    if key in leaves.sql:
+        return sql_frame(runtime, snapshot, leaves.sql[key], leaves.named)
+    return table_frame(runtime, snapshot, _table(runtime, scan), placed=placed)
 
 
 def _merging(work: Callable[[], T]) -> T:
@@ -242,32 +244,3 @@ def _table(runtime: Runtime, scan: Leaf) -> Table:
 def _is_placed(scans: Sequence[Leaf], ref: Ref) -> bool:
     """Whether a table's rows are wanted with their places."""
     return any(FILE in scan.fields or ROW in scan.fields for scan in scans if scan.ref == ref)
-
-
-def _leaf_rows(runtime: Runtime, snapshot: Snapshot, scan: Leaf, leaves: Leaves, placed: bool) -> pa.Table:
-    key = scan.ref
-    if key in leaves.arrow:
-        return leaves.arrow[key]
-    if key in leaves.live:
-        return leaves.live[key]
-    if key in leaves.sql:
-        return _merging(lambda: snapshot.query(leaves.sql[key], **leaves.named))
-    table = _table(runtime, scan)
-    names = ", ".join(quote_native(c.name) for c in (*table.columns, *(PLACE if placed else ())))
-    return snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table, placed=placed)}")
-
-
-def published(spark: SparkSession, file: Path, schema: pa.Schema) -> DataFrame:
-    """What :func:`publish` wrote, as a DataFrame. Parquet keeps NULLs alone as integers."""
-    frame = spark_frame(spark, file)
-    if not any(pa.types.is_null(f.type) for f in schema):
-        return frame
-    names = [(quote(f.name), pa.types.is_null(f.type)) for f in schema]
-    return frame.selectExpr(*(f"CAST(NULL AS VOID) AS {name}" if void else name for name, void in names))
-
-
-def publish(runtime: Runtime, rows: pa.Table) -> Path:
-    """Rows as a Parquet file other processes can read."""
-    file = runtime.scratch_file(".parquet")
-    write_parquet(rows, file)
-    return file

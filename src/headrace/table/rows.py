@@ -10,8 +10,7 @@ tail ever has. A row of a segment is deleted by noting its place beside the segm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,6 @@ from headrace.base.parquet_files import (
     native_scan,
     parquet_chunks,
     parquet_rows,
-    parquet_writer,
     write_parquet,
 )
 from headrace.base.values import python_values
@@ -166,26 +164,6 @@ def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> N
         _flush(runtime, tx, table)
 
 
-@contextmanager
-def segment_writer(file: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table], None]]:
-    """Write a segment piece by piece; a write that fails is the store's error, whatever else fails is not."""
-    with writing(file):
-        writer = parquet_writer(file, schema)
-
-    def write(rows: pa.Table) -> None:
-        with writing(file):
-            writer.write_table(rows)
-
-    try:
-        yield write
-    except BaseException:
-        with suppress(OSError):
-            writer.close()
-        raise
-    with writing(file):
-        writer.close()
-
-
 def flush(runtime: Runtime, table: Table) -> None:
     """Write the tail out, so that other processes can read the whole table from files."""
     with runtime.tables_lock:
@@ -210,19 +188,22 @@ def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
     tx.replace(table.number, tx.schema(table.number).empty_table())
 
 
-def check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> None:
+def check_key(tx: Transaction, table: Table, rows: pa.Table, files: Sequence[Path] = ()) -> None:
     """An error if the table would have two rows of one key with these, which it does not have yet."""
-    if not table.primary_key or not any(b.num_rows for b in batches):
+    if not table.primary_key or not (rows.num_rows or files):
         return
     names = [quote_native(k) for k in table.primary_key]
-    new = pa.concat_tables([b.select(list(table.primary_key)) for b in batches])
     keys = ", ".join(names)
+    stored = ", ".join(quote_native(table.stored_name(k)) for k in table.primary_key)
+    parts = [f"SELECT {keys} FROM given_rows"] if rows.num_rows else []
+    parts += [f"SELECT {stored} FROM {native_scan(files)}"] if files else []
+    new = f"(SELECT * FROM ({' UNION ALL '.join(parts)}) AS given({keys}))"
     on = " AND ".join(f"e.{n} = n.{n}" for n in names)
     found = tx.query(
-        f"SELECT * FROM (SELECT {keys} FROM new_rows GROUP BY ALL HAVING count(*) > 1 UNION ALL "
-        f"SELECT {', '.join(f'n.{n}' for n in names)} FROM new_rows AS n SEMI JOIN {source(tx, table)} AS e ON {on}) "
+        f"SELECT * FROM (SELECT {keys} FROM {new} GROUP BY ALL HAVING count(*) > 1 UNION ALL "
+        f"SELECT {', '.join(f'n.{n}' for n in names)} FROM {new} AS n SEMI JOIN {source(tx, table)} AS e ON {on}) "
         "LIMIT 1",
-        new_rows=new,
+        given_rows=rows,
     )
     if found.num_rows:
         values = ", ".join(f"{k} = {python_values(found.column(k))[0]}" for k in found.column_names)
