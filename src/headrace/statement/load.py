@@ -206,7 +206,7 @@ class Loader:
         names = tuple(f.name for f in held)
         size = given.bytes if isinstance(given, Files) else 0
         engine = "auto" if settings.engine == "spark" else settings.engine
-        in_tasks = choose(None, size, task_bytes=settings.task_bytes, engine=engine).place is Place.TASKS
+        in_tasks = choose(None, size, task_bytes=self._runtime.task_bytes, engine=engine).place is Place.TASKS
         with writing.folder_for(self._runtime) as folder:
             filled = replace(table, columns=tuple(map(settled, table.columns)))
             work = Work((writing.Writing(folder, filled, names),), held, names, options, settings.time_zone)
