@@ -22,7 +22,6 @@ from headrace.rings.layout import Layout
 from headrace.runtime import Runtime
 from headrace.settings import memory_bytes
 from headrace.sql import statements as s
-from headrace.sql.columns import Rules
 from headrace.statement.readers import repointed
 from headrace.store import Transaction, writing
 from headrace.table import files as file_tables
@@ -58,7 +57,7 @@ class Definer:
                 return self._create_kept(family, statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
-                relation = self._with_defaults(_stream(statement), statement.rules)
+                relation = self._with_defaults(_stream(statement), statement)
             elif not isinstance(statement, s.CreateTable):
                 raise AssertionError(f"nobody makes {type(statement).__name__}")
             elif statement.files is not None:
@@ -68,7 +67,7 @@ class Definer:
                 names = tuple(c.name for c in statement.columns if c.name.lower() in key)
                 keep_changes = statement.keep_changes
                 table = Table(statement.name, statement.columns, names, keep_changes=keep_changes)
-                relation = self._with_rules(table, statement.rules)
+                relation = self._with_rules(table, statement)
 
             def work(tx: Transaction) -> None:
                 for ref in relation.owns.values():
@@ -84,15 +83,16 @@ class Definer:
                 raise
             return f"{relation.kind} {relation.name} created"
 
-    def _with_rules(self, table: Table, rules: Rules) -> Table:
+    def _with_rules(self, table: Table, statement: s.CreateTable) -> Table:
         """The table, numbered, with the defaults and conditions that its statement says."""
-        found = self._with_defaults(table, rules)
-        for check in rules.checks:
+        found = self._with_defaults(table, statement)
+        for check in statement.rules.checks:
             found = replace(found, checks=(*found.checks, check_of(self._runtime, check, found)))
         return found
 
-    def _with_defaults(self, relation: R, rules: Rules) -> R:
-        check_names(relation)
+    def _with_defaults(self, relation: R, statement: s.CreateStream | s.CreateTable) -> R:
+        check_names(relation, statement.position)
+        rules = statement.rules
         columns = tuple(
             replace(c, default=default_of(self._runtime, written, c)) if (written := rules.defaults.get(c.name)) else c
             for c in relation.columns
