@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,13 +83,25 @@ def check(table: Table, rows: pa.Table) -> None:
     tables.check_not_null(table, rows)
 
 
-def commit(runtime: Runtime, table: Table, change: TableChange, label: str) -> None:
+@dataclass(frozen=True)
+class Beside:
+    """What else the epoch of a change is for."""
+
+    work: Callable[[Transaction], bool]
+    """Done first; False if it is all there already, and there is nothing to commit."""
+    settled: Callable[[], None] = lambda: None
+    """Called by the writer when it is durable."""
+
+
+def commit(runtime: Runtime, table: Table, change: TableChange, label: str, beside: Beside | None = None) -> None:
     """Make the change, in one epoch. Hold ``tables_lock`` since its places were read."""
     with _segment(runtime, table, change.new) as file:
 
         def work(tx: Transaction) -> None:
-            if not change.places.num_rows and not change.new.num_rows:
+            nothing = not change.places.num_rows and not change.new.num_rows
+            if nothing if beside is None else not beside.work(tx):
                 tx.unchanged()
+                return
             places = change.places.rename_columns(["file", "row"])
             in_tail = pc.equal(places["file"], "")
             tx.delete(table.number, ROW, places.filter(in_tail)["row"])
@@ -99,7 +111,7 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str) -> N
             handing.add(tx)
 
         handing = runtime.hand_on(table, lambda: [(change.old, -1), (change.new, 1)])
-        runtime.store.commit(work, label=label)
+        runtime.store.commit(work, label=label, settled=lambda _: beside.settled() if beside is not None else None)
         committed()
         with runtime.tidying.after(f"merging states over {table.name}"):
             handing.after()
