@@ -59,9 +59,13 @@ def is_text(schema: pa.Schema) -> bool:
     return "value" in schema.names and not pa.types.is_struct(schema.field("value").type) and "op" not in schema.names
 
 
-def unwrap(given: pa.Table, columns: Schema, sequence: Sequence[str], zone: str) -> Unwrapped:
-    """Take messages apart. ``columns`` are the table's: JSON is read in their types."""
-    found = _of_text(given, columns, sequence, zone) if is_text(given.schema) else _of_structs(given, columns, sequence)
+def unwrap(given: pa.Table, columns: Schema, keys: Sequence[str], sequence: Sequence[str], zone: str) -> Unwrapped:
+    """Take messages apart. ``columns`` are the table's: JSON is read in their types. Of deletes only ``keys`` are sure
+    to be said."""
+    if is_text(given.schema):
+        found = _of_text(given, columns, sequence, zone)
+    else:
+        found = _of_structs(given, columns, keys, sequence)
     for name, column in zip(found.rows.column_names, found.rows.columns, strict=True):
         if pa.types.is_string(column.type) and pc.any(pc.equal(column, _UNAVAILABLE)).as_py():
             raise DataError(
@@ -96,7 +100,7 @@ def _check(ops: pa.ChunkedArray, has_image: Any, numbers: Any) -> None:
 # Structs
 
 
-def _of_structs(given: pa.Table, columns: Schema, sequence: Sequence[str]) -> Unwrapped:
+def _of_structs(given: pa.Table, columns: Schema, keys: Sequence[str], sequence: Sequence[str]) -> Unwrapped:
     for name in ("value", "payload"):
         if name in given.column_names and pa.types.is_struct(given.schema.field(name).type):
             inner = given.column(name)
@@ -114,13 +118,14 @@ def _of_structs(given: pa.Table, columns: Schema, sequence: Sequence[str]) -> Un
     nothing = pc.and_(op.is_null(), given.column("after").is_null())
     wanted = pc.invert(pc.or_(pc.fill_null(pc.equal(op, "m"), False), nothing))
     numbers = np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
-    given, op = given.take(numbers), op.take(pa.array(numbers))
+    if len(numbers) < len(op):
+        given, op = given.take(pa.array(numbers)), op.take(pa.array(numbers))
     after = given.column("after")
     before = given.column("before") if "before" in given.column_names else pa.chunked_array([pa.nulls(len(op))])
     is_delete = pc.fill_null(pc.equal(op, "d"), False)
     has_image = pc.if_else(is_delete, before.is_valid(), after.is_valid()).to_numpy(zero_copy_only=False)
     _check(op, has_image, numbers)
-    rows = _images(before, after, is_delete)
+    rows = _images(before, after, is_delete, {name.lower() for name in (*keys, *sequence)})
     for i, name in enumerate(rows.column_names):
         rows = rows.set_column(i, name, _plain(rows.column(i), next((f for f in columns if _is(f, name)), None)))
     return Unwrapped(rows, op, [_path(given, rows, name) for name in sequence], numbers)
@@ -130,25 +135,23 @@ def _is(f: Field, name: str) -> bool:
     return f.name.lower() == name.lower()
 
 
-def _images(before: pa.ChunkedArray, after: pa.ChunkedArray, is_delete: pa.ChunkedArray) -> pa.Table:
-    """What deletes say of the row before, and the others of the row after, in one table."""
+def _images(before: pa.ChunkedArray, after: pa.ChunkedArray, is_delete: pa.ChunkedArray, wanted: set[str]) -> pa.Table:
+    """What messages say of the row after them, and deletes of what is ``wanted`` of the row before."""
 
-    def fields(image: pa.ChunkedArray) -> pa.Table:
+    def fields(image: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
         parts = image.type if pa.types.is_struct(image.type) else ()
-        return pa.table({f.name: pc.struct_field(image, [f.name]) for f in parts})
+        return {f.name: pc.struct_field(image, [f.name]) for f in parts}
 
-    if not pa.types.is_struct(before.type):
-        return fields(after)
-    if not pa.types.is_struct(after.type):
-        return fields(before)
-    deleted = is_delete.to_numpy(zero_copy_only=False)
-    if not deleted.any():
-        return fields(after)
-    if before.type == after.type:
-        return fields(pc.if_else(is_delete, before, after))
-    parts = [fields(after.filter(pc.invert(is_delete))), fields(before.filter(is_delete))]
-    order = np.concatenate([np.flatnonzero(~deleted), np.flatnonzero(deleted)])
-    return pa.concat_tables(parts, promote_options="permissive").take(pa.array(np.argsort(order)))
+    found, old = fields(after), fields(before)
+    for name in old if pc.any(is_delete).as_py() else ():
+        if name not in found:
+            found[name] = old[name]
+        elif name.lower() in wanted:
+            one, other = old[name], found[name]
+            if pa.types.is_null(other.type):
+                other = other.cast(one.type)
+            found[name] = pc.if_else(is_delete, one.cast(other.type), other)
+    return pa.table(found)
 
 
 def _plain(column: pa.ChunkedArray, wanted: Field | None) -> pa.ChunkedArray:

@@ -22,7 +22,7 @@ from headrace.base.interrupts import at_once
 from headrace.base.wording import counted
 from headrace.catalog import Catalog, Table, to_json
 from headrace.engine.session import cancel_with_the_statement
-from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported
+from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, SqlError
 from headrace.input import debezium
 from headrace.input.rows import to_arrow
 from headrace.input.wider import type_of_sequence, widened
@@ -278,18 +278,19 @@ class Applier:
             if batch is not None and not tx.record(batch.source, batch.sequence):
                 return False
             if is_new:
-                tx.create_relation(sequences.number, sequences.schema)
                 tx.redefine(table.name, to_json(owning))
                 runtime.writer_version = catalog.version
-            tombstones = sequences.note(tx, noted)
-            changes = outcome.change.places.num_rows + outcome.change.new.num_rows + noted.rows.num_rows
-            return bool(is_new or batch is not None or changes or noted.truncated or tx.changed)
+            tombstones = sequences.begin(tx, noted) if is_new else sequences.note(tx, noted)
+            return bool(batch is not None or tx.changed or outcome.change.places.num_rows + outcome.change.new.num_rows)
 
         def settled() -> None:
             runtime.catalog = catalog
 
+        # Rows of a history have no key of their own, whatever its table says.
+        by_key = how.scd == 1 and {f.name for f in table.columns if f.id in sequences.keys} == set(table.primary_key)
+        beside = changing.Beside(work, by_key, settled)
         try:
-            changing.commit(runtime, table, outcome.change, f"changes of {table.name}", changing.Beside(work, settled))
+            changing.commit(runtime, table, outcome.change, f"changes of {table.name}", beside)
         finally:
             if runtime.catalog is not catalog:
                 runtime.writer_version = before
@@ -424,8 +425,12 @@ class Applier:
         numbered = rows.append_column(_NUMBER, pa.array(np.arange(rows.num_rows)))
         catalog = Catalog().with_relation(Table(table.name, schema, number=table.number))
         item = parse_query(f"SELECT 1 FROM {quote(table.name)}").args["from_"].this
-        tree = c.select([c.column_of(table.name, _NUMBER)], item, parse_expression(condition))
-        plan = optimize(Binder(catalog, self._runtime.analyzer()).query(tree))
+        try:
+            tree = c.select([c.column_of(table.name, _NUMBER)], item, parse_expression(condition))
+            plan = optimize(Binder(catalog, self._runtime.analyzer()).query(tree))
+        except SqlError as error:
+            error.hint = error.hint or "it is a condition over the columns of the changes: delete_when=\"op = 'D'\""
+            raise
         refs = {leaf.ref: numbered for leaf in leaves(plan) if isinstance(leaf, Leaf)}
         found = query.run_now(self._runtime, plan, query.Leaves(refs, {}))
         chosen = np.zeros(rows.num_rows, np.bool_)
@@ -441,7 +446,8 @@ class Applier:
             with at_once():
                 rows = to_arrow(data, fields, zone=self._runtime.settings.time_zone)
             given = rows if isinstance(rows, pa.Table) else rows.read_all()
-        found = debezium.unwrap(given, _own_columns(table, how), how.order, self._runtime.settings.time_zone)
+        own, zone = _own_columns(table, how), self._runtime.settings.time_zone
+        found = debezium.unwrap(given, own, [f.name for f in keys], how.order, zone)
         rows = found.rows
         typed, fields = widened(rows, table.columns, how.except_columns)
         with at_once():
@@ -574,7 +580,7 @@ def _coded(
             hint=f"it is one of {', '.join(_OPS)}; for others leave out op_column and say what deletes: "
             f"delete_when=\"{name} = 'X'\"",
         )
-    return np.asarray(list(_OPS.values()))[pc.fill_null(codes, 0).to_numpy()]
+    return np.array(list(_OPS.values())).take(pc.fill_null(codes, 0).to_numpy())
 
 
 def _sequence(read: _Read, at: int, type: pa.DataType, how: How) -> pa.ChunkedArray:

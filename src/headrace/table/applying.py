@@ -104,15 +104,8 @@ class Applying:
         order = ", ".join(self.changes.order)
         if self.is_new or not self._numbered:
             return self._ask(f"SELECT {names}, {order}, op::TINYINT AS kind FROM slim LIMIT 0", slim=self.changes.slim)
-        touched = "" if self._truncates else f"SEMI JOIN slim USING ({names})"
-        parts = [f"last.{s} AS {s}" for s in self.changes.order]
-        row = ", ".join(f"{s} := {s}" for s in [*self.changes.order, "epoch", "kind"])
-        source = f"{self.sequences.source(self.snapshot)} {touched}"
-        return self._ask(
-            f"SELECT {names}, {', '.join(parts)}, last.kind AS kind "
-            f"FROM (SELECT {names}, max(struct_pack({row})) AS last FROM {source} GROUP BY {names})",
-            slim=self.changes.slim,
-        )
+        touched = "" if self._truncates.num_rows else f"SEMI JOIN slim USING ({names})"
+        return self._ask(self.sequences.latest(self.snapshot, touched), slim=self.changes.slim)
 
     @cached_property
     def _truncated(self) -> pa.Table:
@@ -131,34 +124,60 @@ class Applying:
 
     def outcome(self) -> Outcome:
         """What the changes do to a table that has the last version of each row."""
-        known, slim, names = self._known, self.changes.slim, ", ".join(self.changes.key_names)
         old = self._last(self._truncated)
         mark = self._last(pa.concat_tables([old, self._truncates.cast(old.schema)]))
-        fresh = not mark.equals(old)
-        order = self.changes.order
-        by_known = below(order, "s", "known")
-        by_old = below(order, "s", "old") if old.num_rows else "false"
-        by_mark = below(order, "s", "mark") if mark.num_rows else "false"
-        late = self._ask(
-            f"SELECT count(*) AS n FROM slim AS s LEFT JOIN known ON s.op < {TRUNCATE} AND {self._same('s', 'known')}, "
-            f"{self._one('old', old)} WHERE {by_old} OR (known.kind IS NOT NULL AND {by_known})",
+        winners, late = self._winners(old, mark)
+        fresh = None if mark.equals(old) else mark
+        return self._outcome(winners, self._found(winners, fresh), mark, late, fresh)
+
+    def _winners(self, old: pa.Table, mark: pa.Table) -> tuple[pa.Table, int]:
+        """The last change of each key, if it is not late: what it does (``op``), what the one before did (``was``), and
+        whether it was noted before (``again``). And how many changes are late."""
+        slim, names = self.changes.slim, ", ".join(self.changes.key_names)
+        by_mark = below(self.changes.order, "s", "mark") if mark.num_rows else "false"
+        last = self._ask(
+            f"SELECT max(n) AS n FROM slim AS s, {self._one('mark', mark)} WHERE op < {TRUNCATE} AND NOT {by_mark} "
+            f"GROUP BY {names}",
             slim=slim,
-            known=known,
-            old=old,
-        )
-        winners = self._ask(
-            f"WITH last AS (SELECT max(n) AS n FROM slim AS s, {self._one('mark', mark)} "
-            f"WHERE op < {TRUNCATE} AND NOT {by_mark} GROUP BY {names}) "
-            f"SELECT s.*, known.kind AS was, {self._again()} AS again FROM last JOIN slim AS s USING (n) "
-            f"LEFT JOIN known ON {self._same('s', 'known')} "
-            f"WHERE known.kind IS NULL OR NOT {by_known} ORDER BY n",
-            slim=slim,
-            known=known,
             mark=mark,
         )
-        found = self._found(winners, mark if fresh else None)
-        new, reset = self._new(winners, mark)
-        return self._outcome(winners, found, new, reset, late.column("n")[0].as_py(), mark if fresh else None)
+        winners = slim.take(pa.array(np.sort(last.column("n").to_numpy())))
+        rows = winners.num_rows
+        was, again, late = np.full(rows, -1), np.zeros(rows, np.bool_), np.zeros(rows, np.bool_)
+        known = self._known
+        if known.num_rows:
+            w = winners.append_column("i", pa.array(np.arange(rows)))
+            same = " AND ".join(f"s.{c} IS NOT DISTINCT FROM known.{c}" for c in self.changes.order)
+            found = self._ask(
+                f"SELECT s.i, known.kind, {same} AND s.op = known.kind AS again, {self._by_known} AS late "
+                f"FROM w AS s JOIN known ON {self._same('s', 'known')}",
+                w=w,
+                known=known,
+            )
+            at = found.column("i").to_numpy()
+            was[at], again[at] = found.column("kind").to_numpy(), found.column("again").to_numpy()
+            late[at] = found.column("late").to_numpy()
+        counted = int(late.sum())
+        if old.num_rows or (counted and rows < slim.num_rows):
+            counted = self._late(old)
+        winners = winners.append_column("was", pa.array(was)).append_column("again", pa.array(again))
+        return winners.filter(pa.array(~late)) if late.any() else winners, counted
+
+    def _late(self, old: pa.Table) -> int:
+        """How many changes come after later ones of their keys, or after all rows were deleted."""
+        by_old = below(self.changes.order, "s", "old") if old.num_rows else "false"
+        late = self._ask(
+            f"SELECT count(*) AS n FROM slim AS s LEFT JOIN known ON s.op < {TRUNCATE} AND {self._same('s', 'known')}, "
+            f"{self._one('old', old)} WHERE {by_old} OR (known.kind IS NOT NULL AND {self._by_known})",
+            slim=self.changes.slim,
+            known=self._known,
+            old=old,
+        )
+        return int(late.column("n")[0].as_py())
+
+    @property
+    def _by_known(self) -> str:
+        return below(self.changes.order, "s", "known")
 
     def _same(self, one: str, other: str) -> str:
         return self.changes.same_key(one, other)
@@ -166,10 +185,6 @@ class Applying:
     def _one(self, name: str, rows: pa.Table) -> str:
         """The one row of a relation, or a row that says nothing."""
         return name if rows.num_rows else f"(SELECT 1) AS {name}"
-
-    def _again(self) -> str:
-        same = " AND ".join(f"s.{c} = known.{c}" for c in self.changes.order)
-        return f"coalesce({same} AND s.op = known.kind, false)"
 
     def _last(self, marks: pa.Table) -> pa.Table:
         """The highest of these sequences."""
@@ -202,23 +217,20 @@ class Applying:
             mark=mark,
         )
 
-    def _new(self, winners: pa.Table, mark: pa.Table) -> tuple[pa.Table, Flags]:
-        """The rows that winners make, and which of them owe nothing to a row that was there."""
-        taken = winners.column("n")
-        if not self.changes.keep_if_null:
-            return self.changes.rows.take(taken), np.ones(len(taken), np.bool_)
+    def _merged(self, mark: pa.Table) -> tuple[pa.Table, Flags]:
+        """The rows that winners make, of the last value of each column that is not NULL; and which of them owe nothing
+        to a row that was there."""
         columns = [quote_native(name) for name in self.changes.rows.column_names]
         wide = pa.table({**_named(self.changes.rows), **_named(self.changes.slim, "__")})
         renamed = [f"__{c}" for c in self.changes.slim.column_names]
         slim = ", ".join(f"x.{r} AS {c}" for r, c in zip(renamed, self.changes.slim.column_names, strict=True))
         keys = ", ".join(f"s.{k}" for k in self.changes.key_names)
         dead = f"max(CASE WHEN op = {DELETE} THEN n END) OVER (PARTITION BY {keys})"
-        by_known = below(self.changes.order, "s", "known")
         by_mark = below(self.changes.order, "s", "mark") if mark.num_rows else "false"
         found = self._ask(
             f"WITH s AS (SELECT {slim} FROM wide AS x), counted AS (SELECT s.*, coalesce({dead}, -1) AS dead FROM s "
             f"LEFT JOIN known ON {self._same('s', 'known')}, {self._one('mark', mark)} WHERE s.op < {TRUNCATE} "
-            f"AND NOT {by_mark} AND (known.kind IS NULL OR NOT {by_known})), "
+            f"AND NOT {by_mark} AND (known.kind IS NULL OR NOT {self._by_known})), "
             f"merged AS (SELECT {', '.join(f'arg_max(x.c{i}, c.n) AS c{i}' for i in range(len(columns)))}, "
             f"max(c.n) AS n, max(c.dead) AS dead FROM counted AS c JOIN wide AS x ON x.__n = c.n "
             f"WHERE c.n >= c.dead GROUP BY {', '.join(f'c.{k}' for k in self.changes.key_names)}) "
@@ -232,22 +244,25 @@ class Applying:
         return rows, found.column("dead").to_numpy() >= 0
 
     def _outcome(
-        self, winners: pa.Table, found: pa.Table, new: pa.Table, reset: Flags, late: int, mark: pa.Table | None
+        self, winners: pa.Table, found: pa.Table, mark: pa.Table, late: int, fresh_mark: pa.Table | None
     ) -> Outcome:
-        ops = winners.column("op").to_numpy()
+        ops, rows = winners.column("op").to_numpy(), self.changes.rows
+        lies: Ints = winners.column("n").to_numpy()
         i = found.column("i")
         matched = i.is_valid().to_numpy()
         at: Ints = pc.fill_null(i, 0).to_numpy()
         hit = np.zeros(len(ops), np.bool_)
         hit[at[matched]] = True
-        if hit.sum() < matched.sum():
+        if len(ops) and hit.sum() < matched.sum():
             self._refuse_repeated(winners, at[matched])
         updated = matched & (ops[at] == UPSERT) if len(ops) else matched
         olds = self._old(found)
-        if self.changes.keep_if_null and updated.any():
-            new = self._kept(new, olds, at, updated & ~reset[at] & ~found.column("gone").to_numpy())
-        which = pa.array(at[updated])
-        differs = self._differ(olds.filter(pa.array(updated)), new.take(which))
+        if self.changes.keep_if_null:
+            merged, reset = self._merged(mark)
+            keeps = updated & ~found.column("gone").to_numpy()
+            keeps[keeps] = ~reset[at[keeps]]
+            rows, lies = self._kept(merged, olds, at, keeps), np.arange(len(ops))
+        differs = self._differ(olds.filter(pa.array(updated)), rows.take(pa.array(lies[at[updated]])))
         change = np.copy(updated)
         change[updated] = differs
         goes = ~updated | change
@@ -264,7 +279,9 @@ class Applying:
         chosen = pa.array(goes)
         places = found.select([FILE, ROW]).filter(chosen)
         return Outcome(
-            TableChange(places, olds.filter(chosen), new.take(pa.array(comes))), self._noted(winners, mark), counts
+            TableChange(places, olds.filter(chosen), rows.take(pa.array(lies[comes]))),
+            self._noted(winners, fresh_mark),
+            counts,
         )
 
     def _old(self, found: pa.Table) -> pa.Table:
@@ -303,7 +320,7 @@ class Applying:
         truncated = mark is not None
         if not self._numbered:
             return Noted(self.sequences.schema.empty_table().select(range(len(self.sequences.keys) + 1)))
-        was, kind = pc.fill_null(winners.column("was"), -1).to_numpy(), winners.column("op").to_numpy()
+        was, kind = winners.column("was").to_numpy(), winners.column("op").to_numpy()
         has_sequence = winners.column("s0").is_valid().to_numpy()
         chosen = has_sequence & ~winners.column("again").to_numpy()
         rows = winners.filter(pa.array(chosen)).select([*self.changes.key_names, *self.changes.order, "op"])

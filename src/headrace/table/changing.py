@@ -89,6 +89,8 @@ class Beside:
 
     work: Callable[[Transaction], bool]
     """Done first; False if it is all there already, and there is nothing to commit."""
+    keeps_keys: bool = False
+    """Whether rows were found by their primary keys, so that none can be there twice."""
     settled: Callable[[], None] = lambda: None
     """Called by the writer when it is durable."""
 
@@ -106,7 +108,8 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
             in_tail = pc.equal(places["file"], "")
             tx.delete(table.number, ROW, places.filter(in_tail)["row"])
             tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
-            tables.check_key(tx, table, [change.new])
+            if beside is None or not beside.keeps_keys:
+                tables.check_key(tx, table, [change.new])
             _add(runtime, tx, table, change.new, file)
             handing.add(tx)
 

@@ -71,11 +71,8 @@ class Versions(Applying):
         if self.is_new:
             return self._ask(f"SELECT {names}, s0 FROM slim LIMIT 0", slim=self.changes.slim)
         touched = "" if everywhere else f"SEMI JOIN slim USING ({names})"
-        return self._ask(
-            f"SELECT {names}, s0 FROM (SELECT {names}, s0, arg_max(kind, epoch) AS kind "
-            f"FROM {self.sequences.source(self.snapshot)} {touched} GROUP BY {names}, s0) WHERE kind = {DELETED}",
-            slim=self.changes.slim,
-        )
+        latest = self.sequences.latest(self.snapshot, touched)
+        return self._ask(f"SELECT {names}, s0 FROM ({latest}) WHERE kind = {DELETED}", slim=self.changes.slim)
 
     def _existing(self, everywhere: bool) -> pa.Table:
         """Versions of these keys: their places, columns, and numbers (``i``), with key and sequence once more."""
@@ -154,4 +151,7 @@ class Versions(Applying):
         was = pc.equal(events.column("was"), DELETED).fill_null(False).to_numpy()
         deleted, revived = has_new & (op == DELETE) & ~was, has_new & (op == UPSERT) & was
         rows = events.filter(pa.array(deleted | revived)).select([*self.changes.key_names, "s0", "op"])
-        return Noted(self._with_marks(rows, self._truncates), int(deleted.sum()) - int(revived.sum()))
+        marks = self._ask(
+            "SELECT DISTINCT s0 FROM coming ANTI JOIN known USING (s0)", coming=self._truncates, known=self._truncated
+        )
+        return Noted(self._with_marks(rows, marks), int(deleted.sum()) - int(revived.sum()))

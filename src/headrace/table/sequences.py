@@ -4,7 +4,7 @@ The table owns one stored relation more, made when changes are first applied to 
 commit changes, and is made short again when it has twice as many rows as it needs. A key's columns go by the ids of the
 table's columns, so renaming one changes nothing here.
 
-What it says of a key is the change with the highest sequence; of two alike, the one that was committed later. A deleted
+What it says of a key was committed last, and has the highest sequence: a lower one is late, and not noted. A deleted
 key stays, as a *tombstone*: without it a late version would bring its row back. In a history (SCD 2) the table's own
 rows say what was inserted when, so only deletes are noted, each for itself.
 """
@@ -80,10 +80,18 @@ class Sequences:
         keys = [f'"k{id}" AS k{i}' for i, id in enumerate(self.keys)]
         return ", ".join([*keys, *(f"s{i}" for i in range(len(self.types)))])
 
-    def source(self, read: Snapshot | Transaction) -> str:
-        """Native SQL for what is noted of keys."""
-        columns = f"{self.columns()}, kind, {EPOCH_COLUMN} AS epoch"
-        return f"(SELECT {columns} FROM {read.table(self.number)} WHERE kind <= {DELETED})"
+    def latest(self, read: Snapshot, touched: str) -> str:
+        """Native SQL for the last word on each key; in a history, on each sequence of a key.
+
+        ``touched`` joins others to leave keys out.
+        """
+        order = [f"s{i}" for i in range(len(self.types))]
+        by = [f"k{i}" for i in range(len(self.keys))] + (order if self.history else [])
+        values = ([] if self.history else order) + ["kind"]
+        last = ", ".join(f"arg_max({name}, epoch) AS {name}" for name in values)
+        noted = f"SELECT {self.columns()}, kind, {EPOCH_COLUMN} AS epoch FROM {read.table(self.number)}"
+        kept = f"(FROM ({noted}) WHERE kind <= {DELETED}) {touched}"
+        return f"SELECT {', '.join(by)}, {last} FROM {kept} GROUP BY {', '.join(by)}"
 
     def truncated(self, read: Snapshot | Transaction) -> pa.Table:
         """The sequences at which all rows were deleted."""
@@ -96,15 +104,24 @@ class Sequences:
         )
         return int(found.column("n")[0].as_py() or 0)
 
+    def begin(self, tx: Transaction, noted: Noted) -> int:
+        """Make the relation, with what the first commit does; returns how many tombstones there are."""
+        now = datetime.now(UTC).replace(tzinfo=None)
+        tx.create_relation(self.number, self.schema)
+        tx.replace(self.number, self._whole(noted.rows, now))
+        self._count(tx, noted.tombstones, now)
+        return noted.tombstones
+
     def note(self, tx: Transaction, noted: Noted) -> int:
         """Add what a commit does; returns how many tombstones there are."""
         before = self.tombstones(tx)
         now = datetime.now(UTC).replace(tzinfo=None)
+        merged, since = tx.queued(self.number)
         if noted.rows.num_rows:
             tx.append(self.number, self._whole(noted.rows, now))
         cutoff = None if noted.keep is None else now - noted.keep
-        merged, since = tx.queued(self.number)
-        if noted.truncated or since > max(_SHORT, merged) or (cutoff is not None and self._has_older(tx, cutoff)):
+        is_long = noted.rows.num_rows > 0 and since > max(_SHORT, merged)
+        if noted.truncated or is_long or (cutoff is not None and self._has_older(tx, cutoff)):
             return self._shorten(tx, cutoff, now)
         if noted.tombstones:
             self._count(tx, before + noted.tombstones, now)
@@ -125,23 +142,23 @@ class Sequences:
 
     def _shorten(self, tx: Transaction, cutoff: datetime | None, now: datetime) -> int:
         """Keep what still says something; returns how many tombstones there are."""
-        names = ", ".join(f'"{name}"' for name in self.schema.names)
-        keys = [f'"k{id}"' for id in self.keys]
         order = [f"s{i}" for i in range(len(self.types))]
-        table, latest = tx.table(self.number), ", ".join(f"{c} DESC" for c in [*order, EPOCH_COLUMN])
-        first = "QUALIFY row_number() OVER (PARTITION BY {} ORDER BY {}) = 1"
+        by = [f"k{id}" for id in self.keys] + (order if self.history else [])
+        table, names = tx.table(self.number), ", ".join(self.schema.names)
+        last = ", ".join(n if n in by else f"arg_max({n}, {EPOCH_COLUMN}) AS {n}" for n in self.schema.names)
+        marks = f"SELECT DISTINCT ON ({', '.join(order) or 'kind'}) {names} FROM {table} WHERE kind = {TRUNCATED}"
+        if not self.history:
+            marks += f" ORDER BY {', '.join(f'{c} DESC' for c in order)} LIMIT 1" if order else ""
         if self.history:
-            marks = f"SELECT DISTINCT ON ({', '.join(order)}) {names} FROM {table} WHERE kind = {TRUNCATED}"
-            of_keys = f"kind <= {DELETED} {first.format(', '.join(keys + order), latest)}"
             left = f"kind = {DELETED}"
         else:
-            marks = f"SELECT {names} FROM {table} WHERE kind = {TRUNCATED} ORDER BY {latest} LIMIT 1"
-            of_keys = f"kind <= {DELETED} {first.format(', '.join(keys), latest)}"
             left = f"NOT EXISTS (FROM marks WHERE {below(order, 'of_keys', 'marks')})" if order else "true"
         if cutoff is not None:
             left += f" AND NOT (kind = {DELETED} AND since < TIMESTAMP '{cutoff}')"
-        text = f"WITH marks AS ({marks}), of_keys AS (SELECT {names} FROM {table} WHERE {of_keys}) "
-        rows = tx.query(f"{text} SELECT * FROM of_keys WHERE {left} UNION ALL SELECT * FROM marks").cast(self.schema)
+        rows = tx.query(
+            f"WITH marks AS ({marks}), of_keys AS (SELECT {last} FROM {table} WHERE kind <= {DELETED} "
+            f"GROUP BY {', '.join(by)}) SELECT * FROM of_keys WHERE {left} UNION ALL SELECT * FROM marks"
+        ).cast(self.schema)
         tombstones = int((rows.column("kind").to_numpy() == DELETED).sum())
         tx.replace(self.number, rows, altered=True)
         self._count(tx, tombstones, now)
