@@ -11,9 +11,10 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from headrace.base.boundary import callback_given, option_given, path_given, pub
 from headrace.base.interrupts import at_once, check, interruptible, shielded
 from headrace.base.lacking import one_moment
 from headrace.base.wording import counted
-from headrace.catalog import KINDS, Catalog, Relation, Stream, Table
+from headrace.catalog import KINDS, Catalog, Relation, Stream, Table, gone
 from headrace.engine.session import Session, require_session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
@@ -53,11 +54,12 @@ from headrace.sql.changes import Delete, Merge, Truncate, Update
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
 from headrace.statement.alter import Alterer
+from headrace.statement.apply import Applied, Applier, How
 from headrace.statement.batch import Batch, seconds_of
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
-from headrace.statement.load import Loaded, Loader, SentBatch, target_of
+from headrace.statement.load import Loaded, Loader, SentBatch, is_frame, target_of
 from headrace.statement.pump import Pumps
 from headrace.statement.read import KnownQuery, QueryReader
 from headrace.statement.result import Result
@@ -152,6 +154,7 @@ class Database:
             self._inside = Inside(self._runtime, self._keeper)
             self._reader = QueryReader(self._runtime, self._keeper, self._inside, self.in_use)
             self._changer = Changer(self._runtime, self._reader)
+            self._applier = Applier(self._runtime)
             self._porter = Porter(self, self._loader)
             check()
         except BaseException:
@@ -230,6 +233,70 @@ class Database:
         such as ``'1 minute'``) a batch that is still open is rolled back. It also begins within that time, or not.
         """
         return Batch(self._runtime, self.in_use, seconds_of(timeout))
+
+    @public
+    def apply_changes(
+        self,
+        name: str,
+        data: Any,
+        *,
+        keys: str | Sequence[str] | None = None,
+        op_column: str | None = None,
+        sequence_by: str | Sequence[str] | None = None,
+        delete_when: str | None = None,
+        truncate_when: str | None = None,
+        initial: Any = None,
+        scd: int = 1,
+        format: str | None = None,
+        columns: Sequence[str] | None = None,
+        except_columns: Sequence[str] | None = None,
+        ignore_null_updates: bool = False,
+        tombstones: str | timedelta | None = None,
+        query_name: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        trigger: Mapping[str, Any] | str | None = None,
+    ) -> Applied | Attachment:
+        """Apply the changes that another database captured (CDC) to a table, in one commit (docs/cdc.md).
+
+        ``data`` is what :meth:`insert` takes, tuples apart. A streaming DataFrame is applied batch by batch, each once,
+        until stopped: then this returns at once, with a handle as of :meth:`attach`, which says what ``checkpoint`` and
+        ``trigger`` are; ``query_name`` is its ``name``.
+
+        Rows go by ``keys``, the primary key by default. ``sequence_by`` says which of two changes is later: one that
+        comes after a later one is ignored, also in another call. Without it the order of rows and calls counts.
+        ``op_column`` says what a row does (I, U, D, T; c, u, d, r, t; insert, update, delete, truncate), or SQL
+        conditions do, ``delete_when`` and ``truncate_when``; all others are upserts. ``format="debezium"``: the rows
+        are Debezium's messages. ``initial`` are rows that the empty table begins with, loaded once. ``scd=2`` keeps all
+        versions, in a table with ``__START_AT`` and ``__END_AT``. ``columns``, or all but ``except_columns``, go into
+        the table; what the changes do not have is NULL. With ``ignore_null_updates`` NULL leaves a column as it is.
+        ``tombstones`` says for how long deletes are remembered (``'30 days'``), for ever by default.
+        """
+        given = {k: v for k, v in locals().items() if k in How.__dataclass_fields__}
+        with self.in_use():
+            how = How.of(given)
+            table = self._applied_to(text_given(name, "the name of a table"))
+            if not (is_frame(data) and data.isStreaming):
+                return self._applier.apply(table, data, how, initial)
+            number = table.number
+
+            def feed(_: str, frame: DataFrame, batch: SentBatch) -> int:
+                with self.in_use():
+                    fed = self.catalog.table_at(number)
+                    if fed is None:
+                        raise gone(table.name)
+                    return self._applier.apply(fed, frame, how, batch=batch).upserted
+
+            with self._runtime.tables_lock:
+                self._applier.begin(table, initial, how)
+                return self._attachments.start(
+                    data,
+                    table,
+                    self._made(table),
+                    feed,
+                    name=query_name,
+                    checkpoint=None if checkpoint is None else path_given(checkpoint, "a checkpoint"),
+                    trigger=trigger,
+                )
 
     @public
     def attach(
@@ -404,9 +471,10 @@ class Database:
             self._porter.drain()
         with self._runtime.tables_lock:
             dropped = self.catalog.find(statement.name)
+            if dropped is not None:
+                self._attachments.require_idle(dropped.name, statement.position)
             if dropped is None or not dropped.is_stream:
                 return self._definer.drop(statement)
-            self._attachments.require_idle(dropped.name, statement.position)
             self._porter.require_idle(dropped.name, statement.position)
             return self._definer.drop(statement)
 
@@ -432,6 +500,16 @@ class Database:
     def _feed(self, stream: str, frame: DataFrame, batch: SentBatch) -> int:
         with self.in_use():
             return self._loader.insert(self._target(stream), frame, batch)
+
+    def _applied_to(self, name: str) -> Table:
+        target = self._target(name)
+        if not isinstance(target, Table):
+            raise CatalogError(
+                "WRONG_COMMAND_FOR_OBJECT_TYPE",
+                f"{target.name} is a stream, whose rows are not kept",
+                hint="apply changes to a table; a stream takes db.insert",
+            )
+        return target
 
     def _made(self, relation: Relation) -> int:
         """The epoch a relation was made in."""

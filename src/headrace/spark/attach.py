@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.catalog import Stream, file_name
+from headrace.catalog import Stream, Table, file_name
 from headrace.engine.workers import require_workers
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, Position
 from headrace.spark.published import CHECKPOINTS, KnownRelation
@@ -163,7 +163,7 @@ class Attachments:
     def start(
         self,
         frame: DataFrame,
-        stream: Stream,
+        target: Stream | Table,
         made: int,
         feed: Feed,
         *,
@@ -171,13 +171,13 @@ class Attachments:
         checkpoint: str | None,
         trigger: Mapping[str, Any] | str | None,
     ) -> Attachment:
-        """Start a query that feeds ``stream``, which was made in epoch ``made``."""
+        """Start a query that feeds ``target``, which was made in epoch ``made``: a stream its rows, a table changes."""
         _require_stream(frame)
         require_workers(frame.sparkSession, now=True)
-        ready = conform_frame(frame, stream)
+        ready = conform_frame(frame, target) if isinstance(target, Stream) else frame
         if checkpoint is None:
             part = "" if name is None else file_name(name)
-            checkpoint = str(self._database / CHECKPOINTS / KnownRelation(stream, made).key / f"query-{part}")
+            checkpoint = str(self._database / CHECKPOINTS / KnownRelation(target, made).key / f"query-{part}")
         options = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
         with self._lock:
             if (other := self._running.get(checkpoint)) is not None and other.isActive:
@@ -186,7 +186,7 @@ class Attachments:
                     f"a query with the checkpoint {checkpoint} feeds {other.stream} already",
                     hint="stop it first, or give this one a name or a checkpoint of its own",
                 )
-            attachment = Attachment(stream.name, feed)
+            attachment = Attachment(target.name, feed)
             attachment.start(ready, name, checkpoint, options)
             self._running[checkpoint] = attachment
         return attachment

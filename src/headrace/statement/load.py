@@ -120,7 +120,7 @@ class Loader:
 
         A DataFrame may be the ``batch`` of a source: one that is committed already inserts nothing.
         """
-        if _is_frame(data):
+        if is_frame(data):
             return self._insert_frame(target, data, batch)
         with at_once():
             rows = to_arrow(data, target.columns, zone=self._runtime.settings.time_zone)
@@ -162,7 +162,7 @@ class Loader:
             return Loaded(0)
         ready = conform_frame(frame, target)
         cancel_with_the_statement(frame.sparkSession)
-        with _spark_failures():
+        with spark_failures():
             if isinstance(target, Table):
                 few = ready.coalesce(_FRAME_FILES * self._runtime.session.parallelism())
                 return self._into_table(target, Frame(few), f"INSERT INTO {target.name}")
@@ -366,12 +366,12 @@ def _write_committed(ring: Ring, rows: pa.Table) -> None:
             raise
 
 
-def _is_frame(data: Any) -> bool:
+def is_frame(data: Any) -> bool:
     return type(data).__module__.startswith("pyspark.") and hasattr(data, "mapInArrow")
 
 
 @contextmanager
-def _spark_failures() -> Iterator[None]:
+def spark_failures() -> Iterator[None]:
     """What Spark raises while it reads a DataFrame's rows, as Headrace's errors."""
     from pyspark.errors import PySparkException
 

@@ -127,24 +127,31 @@ def identify(runtime: Runtime, table: Table) -> None:
     runtime.store.commit(work, label=f"places for rows of {table.name}")
 
 
-def commit(
-    runtime: Runtime,
-    table: Table,
-    change: TableChange,
-    label: str,
-    also: Callable[[Transaction], None] = lambda tx: None,
-) -> None:
+@dataclass(frozen=True)
+class Beside:
+    """What else the epoch of a change is for."""
+
+    work: Callable[[Transaction], bool]
+    """Done first; False if it is all there already, and there is nothing to commit."""
+    keeps_keys: bool = False
+    """Whether rows were found by their primary keys, so that none can be there twice."""
+    settled: Callable[[], None] = lambda: None
+    """Called by the writer when it is durable."""
+
+
+def commit(runtime: Runtime, table: Table, change: TableChange, label: str, beside: Beside | None = None) -> None:
     """Make the change, in one epoch: the one way in which rows of a table come, go or become others.
 
-    Hold ``tables_lock`` since its places were read. ``also`` is done in the same commit.
+    Hold ``tables_lock`` since its places were read.
     """
     try:
         runtime.catalog.require_there(table)
         change = change.written(runtime, table)
 
         def work(tx: Transaction) -> None:
-            if change.is_empty:
+            if change.is_empty if beside is None else not beside.work(tx):
                 tx.unchanged()
+                return
             if change.all_go:
                 tx.remove_segments(table.number)
                 tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
@@ -152,17 +159,18 @@ def commit(
             in_tail = pc.equal(places["file"], "")
             tx.delete(table.number, ROW, places.filter(in_tail)["row"])
             tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
-            tables.check_key(tx, table, change.new, [file.path for file in change.files])
+            if beside is None or not beside.keeps_keys:
+                tables.check_key(tx, table, change.new, [file.path for file in change.files])
             for file in change.files:
                 tx.add_segment(table.number, file.path, file.rows)
                 tx.count(table.number, file.rows)
             if change.new.num_rows:
                 tables.append(runtime, tx, table, change.new)
             handing.add(tx)
-            also(tx)
 
         handing = runtime.hand_on(table, partial(change.parts, runtime, table))
-        runtime.store.commit(work, label=label)
+        settled = beside.settled if beside is not None else lambda: None
+        runtime.store.commit(work, label=label, settled=lambda _: settled())
     except BaseException:
         for file in change.files:
             runtime.store.let_go(file.path)
