@@ -242,6 +242,13 @@ class Store:
         with self._readers.glancing(self._ledger) as epoch:
             yield Glance(epoch, self._segments, self._ledger)
 
+    def last_change(self, relation: Stored) -> int:
+        """The epoch that last altered the relation's content, as of the newest commit, which may not be durable yet.
+
+        Good for who commits what rests on it: that is durable only after what came before.
+        """
+        return self._ledger.last_change(key_of(relation), self._ledger.epoch)
+
     def new_number(self) -> int:
         """A number that nothing of this database has or ever had, for a relation or what is stored of one."""
         return next(self._numbers)
