@@ -309,7 +309,10 @@ def test_reopened_everything_is_there_and_goes_on(tmp_path: Path) -> None:
         db.sql("CREATE STREAM s (part STRING, n INT, at TIMESTAMP)")
         db.sql("CREATE TABLE t (part STRING PRIMARY KEY, w DECIMAL(6,2) NOT NULL)")
         db.sql("INSERT INTO t VALUES ('bolt', 1.5), ('nut', 2)")
-        db.sql("CREATE VIEW frozen WITH (tables = 'frozen') AS SELECT t.part, sum(n * w) AS x FROM s JOIN t ON s.part = t.part GROUP BY t.part")
+        db.sql(
+            "CREATE VIEW frozen WITH (tables = 'frozen') AS "
+            "SELECT t.part, sum(n * w) AS x FROM s JOIN t ON s.part = t.part GROUP BY t.part"
+        )
         db.sql(
             "CREATE VIEW above AS SELECT g.part, n, w "
             "FROM (SELECT part, count(DISTINCT n) AS n FROM s GROUP BY part) g LEFT JOIN t ON g.part = t.part"

@@ -102,7 +102,7 @@ def test_kept_answers_follow_the_files_and_build_sides_do_as_they_are_told(
     db.insert("used", [(1,), (2,)])  # nobody has looked at the files before it
     assert sorted(db.sql("SELECT * FROM beside").rows()) == [("BOLT", 1), ("bolt", 2), ("nut", 2), ("wheel", 1)]
     path.unlink()
-    with pytest.raises(DataError, match="PATH_NOT_FOUND.*view beside cannot read item as of now"):
+    with pytest.raises(DataError, match=r"PATH_NOT_FOUND.*view beside cannot read item as of now"):
         db.insert("used", [(1,)])
     assert db.sql("SELECT sum(n) FROM beside").rows() == [(6,)]
 

@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,8 +85,10 @@ def test_a_view_can_be_told_to_read_tables_once(db: Database) -> None:
     assert "Once, at creation: build side b0 of dim, by native" in [
         line for (line,) in db.sql(f"EXPLAIN CREATE VIEW w {FROZEN} AS {JOINED}").rows()
     ]
-    db.sql(f"CREATE VIEW w WITH (TABLES = 'Arrival', retain = '1 day') AS {JOINED.replace('g AS x', 'at AS x')}"
-           .replace("GROUP BY g", "GROUP BY at").replace("FROM s", "FROM (SELECT *, DATE '2026-01-01' AS at FROM s) s"))
+    db.sql(
+        "CREATE VIEW w WITH (TABLES = 'Arrival', retain = '1 day') AS SELECT date_add(DATE '2026-01-01', n) AS day, "
+        "count(*) AS c FROM s JOIN dim ON s.k = dim.k GROUP BY 1"
+    )
     db.sql("UPDATE dim SET g = 'z'")
     db.insert("s", [(1, 1)])
     assert ask(db, "SELECT * FROM v") == [("a", 1, 1)]
@@ -123,7 +124,7 @@ def test_what_makes_no_sense_is_refused(db: Database, statement: str, condition:
     epoch = db.sql("SELECT max(epoch) FROM headrace.epochs").rows()
     with pytest.raises(HeadraceError) as error:
         db.sql(statement)
-    assert error.value.condition == condition and error.value.hint or condition == "VIEW_REPEATED_OPTION"
+    assert error.value.condition == condition and error.value.hint
     assert error.value.position is not None
     assert db.sql("SELECT max(epoch) FROM headrace.epochs").rows() == epoch
 
@@ -152,10 +153,10 @@ def test_a_build_side_that_fails_fails_the_insert_by_name_and_changes_nothing(db
     db.insert("s", [(1, 0)])
     db.sql("UPDATE cap SET m = 0")
     for _ in range(2):
-        with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO.*view v cannot read cap as of now"):
+        with pytest.raises(HeadraceError, match=r"DIVIDE_BY_ZERO.*view v cannot read cap as of now"):
             db.insert("s", [(1, 0)])
     assert ask(db, "SELECT * FROM plain") == ask(db, "SELECT c FROM v") == [(1,)]
-    with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO.*view w cannot read cap"):
+    with pytest.raises(HeadraceError, match=r"DIVIDE_BY_ZERO.*view w cannot read cap"):
         db.sql(f"CREATE VIEW w AS {shares} GROUP BY x")
     with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO"):
         db.sql("REFRESH VIEW v RESTART")
@@ -314,8 +315,10 @@ CHANGES = st.one_of(
     st.builds(lambda k: f"UPDATE dim SET k = k + 1 WHERE k = {k}", KEY),
     st.builds(lambda k: f"DELETE FROM dim WHERE k = {k}", KEY),
     st.builds(
-        lambda k, w: f"MERGE INTO cap USING (SELECT {k} AS k, {w} AS m) u ON cap.k = u.k WHEN MATCHED AND u.m < 0 THEN "
-        "DELETE WHEN MATCHED THEN UPDATE SET m = u.m WHEN NOT MATCHED THEN INSERT (k, m) VALUES (u.k, u.m)",
+        lambda k, w: (
+            f"MERGE INTO cap USING (SELECT {k} AS k, {w} AS m) u ON cap.k = u.k WHEN MATCHED AND u.m < 0 THEN "
+            "DELETE WHEN MATCHED THEN UPDATE SET m = u.m WHEN NOT MATCHED THEN INSERT (k, m) VALUES (u.k, u.m)"
+        ),
         KEY,
         SMALL,
     ),
@@ -418,16 +421,14 @@ def test_oracle_any_interleaving(views: list[str], frozen: set[int], steps: list
 
 
 def test_each_row_sees_one_version_the_one_before_its_commit(tmp_path: Path) -> None:
-    """All rows of the table have one version at any time: inserts that see two, or another than epochs say, are torn."""
+    """All rows of the table have one version at any time. An insert that sees two, or not what epochs say, is torn."""
     writers, each, width = 3, 12, 5
     with headrace.connect(tmp_path / "db", engine="native") as db:
         db.sql("CREATE TABLE t (place INT, version INT)")
         db.insert("t", [(i, 0) for i in range(width)])
         for w in range(writers):
             db.sql(f"CREATE STREAM s{w} (id INT)")
-            db.sql(
-                f"CREATE VIEW v{w} AS SELECT id, version, count(*) AS c FROM s{w} CROSS JOIN t GROUP BY id, version"
-            )
+            db.sql(f"CREATE VIEW v{w} AS SELECT id, version, count(*) AS c FROM s{w} CROSS JOIN t GROUP BY id, version")
             db.sql(  # another side of the same table in the same insert
                 f"CREATE VIEW u{w} AS SELECT id, top, count(*) AS c FROM s{w} "
                 "CROSS JOIN (SELECT max(version) AS top FROM t) GROUP BY id, top"
@@ -552,7 +553,9 @@ def test_a_side_that_only_spark_can_compute(spark: SparkSession, tmp_path: Path)
     with headrace.connect(tmp_path / "db", spark=spark) as db:
         define(db)
         side = "(SELECT k, soundex(g) AS g FROM dim)"
-        plan = db.sql(f"EXPLAIN CREATE VIEW v AS SELECT d.g, count(*) AS c FROM s JOIN {side} d ON s.k = d.k GROUP BY d.g")
+        plan = db.sql(
+            f"EXPLAIN CREATE VIEW v AS SELECT d.g, count(*) AS c FROM s JOIN {side} d ON s.k = d.k GROUP BY d.g"
+        )
         assert any("build side b0, by Spark SQL" in line for (line,) in plan.rows())
         db.sql(f"CREATE VIEW v AS SELECT d.g, count(*) AS c FROM s JOIN {side} d ON s.k = d.k GROUP BY d.g")
         db.insert("s", [(1, 1)])

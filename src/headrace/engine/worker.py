@@ -146,7 +146,9 @@ class Worker:
         A query that runs goes on reading those.
         """
         with self._loading:
-            self.query(f"CREATE OR REPLACE TABLE {quote_native(static.name)} AS SELECT * FROM held_rows", held_rows=rows)
+            self.query(
+                f"CREATE OR REPLACE TABLE {quote_native(static.name)} AS SELECT * FROM held_rows", held_rows=rows
+            )
             self._statics[static.name] = static.file
 
     def write(self, static: Static) -> None:

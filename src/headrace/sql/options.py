@@ -1,4 +1,4 @@
-"""Options of CREATE VIEW and CREATE STREAM: ``WITH (retain = '7 days', tables = 'frozen')``, ``WITH (capacity = 1000000)``.
+"""Options of CREATE VIEW and CREATE STREAM: ``WITH (retain = '7 days', …)``, ``WITH (capacity = 1000000)``.
 
 A length of time is days, hours, minutes, seconds: months and years are longer or shorter by turns.
 
@@ -57,7 +57,7 @@ def _option(reader: Cursor) -> Option:
 
 
 def view_options(options: list[Option]) -> tuple[int | None, str | None]:
-    """What a CREATE VIEW statement says: for how many microseconds groups are kept, and which state of tables is seen."""
+    """For how many microseconds a view keeps its groups, and which state of tables its rows see, if it says so."""
     given: dict[str, Option] = {}
     for option in options:
         if option.name not in ("retain", "tables"):
@@ -68,7 +68,9 @@ def view_options(options: list[Option]) -> tuple[int | None, str | None]:
                 hint="it has retain and tables: WITH (retain = '7 days', tables = 'frozen')",
             )
         if given.setdefault(option.name, option) is not option:
-            raise SqlError("VIEW_REPEATED_OPTION", f"{option.name} is given twice", position=option.position)
+            raise SqlError(
+                "VIEW_REPEATED_OPTION", f"{option.name} is given twice", position=option.position, hint="leave one out"
+            )
     retain = _span(given["retain"], "7 days") if "retain" in given else None
     return retain, _tables(given["tables"]) if "tables" in given else None
 

@@ -20,8 +20,8 @@ from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.work import BATCH, PARTIALS, Static
 from headrace.keep.answers import Evaluation
 from headrace.keep.kept import Kept, KeptState
-from headrace.plan.nodes import Leaf, Node, leaves
 from headrace.keep.sides import Side
+from headrace.plan.nodes import Leaf, Node, leaves
 from headrace.plan.pipelines import SplitPlan, State, StaticPipeline, StreamPipeline
 from headrace.plan.refs import BuildRef, KeptRef, RelationRef, StreamRef, TableRef
 from headrace.plan.shape import shape

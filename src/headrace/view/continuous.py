@@ -80,9 +80,13 @@ class ContinuousView(SplitRelation):
             again = f"{since}; REFRESH VIEW {self.name} RESTART reads them anew and counts from then"
             notes.append(("# read once", ", ".join(self.frozen_tables), again))
         if self.followed_tables:
-            notes.append(("# read as rows come", ", ".join(self.followed_tables), "each row sees them as of its commit"))
+            notes.append(
+                ("# read as rows come", ", ".join(self.followed_tables), "each row sees them as of its commit")
+            )
         if self.counted_tables:
-            notes.append(("# counted once", ", ".join(self.counted_tables), "their own rows, as they were at its start"))
+            notes.append(
+                ("# counted once", ", ".join(self.counted_tables), "their own rows, as they were at its start")
+            )
         if self.tables:
             notes.append(
                 ("# read at each query", ", ".join(t.name for t in self.tables), "changes show in the next query")
