@@ -309,7 +309,10 @@ def test_reopened_everything_is_there_and_goes_on(tmp_path: Path) -> None:
         db.sql("CREATE STREAM s (part STRING, n INT, at TIMESTAMP)")
         db.sql("CREATE TABLE t (part STRING PRIMARY KEY, w DECIMAL(6,2) NOT NULL)")
         db.sql("INSERT INTO t VALUES ('bolt', 1.5), ('nut', 2)")
-        db.sql("CREATE VIEW frozen AS SELECT t.part, sum(n * w) AS x FROM s JOIN t ON s.part = t.part GROUP BY t.part")
+        db.sql(
+            "CREATE VIEW frozen WITH (tables = 'frozen') AS "
+            "SELECT t.part, sum(n * w) AS x FROM s JOIN t ON s.part = t.part GROUP BY t.part"
+        )
         db.sql(
             "CREATE VIEW above AS SELECT g.part, n, w "
             "FROM (SELECT part, count(DISTINCT n) AS n FROM s GROUP BY part) g LEFT JOIN t ON g.part = t.part"
@@ -441,7 +444,8 @@ def test_drop_cascade_takes_all_readers_along_in_one_commit(tmp_path: Path) -> N
         db.sql("CREATE STREAM s (k STRING, n INT)")
         db.sql("CREATE TABLE t (k STRING)")
         db.sql("CREATE TABLE other AS VALUES (1)")
-        db.sql("CREATE VIEW v AS SELECT s.k, count(*) AS n FROM s JOIN t ON s.k = t.k GROUP BY s.k")
+        joined = "SELECT s.k, count(*) AS n FROM s JOIN t ON s.k = t.k GROUP BY s.k"
+        db.sql(f"CREATE VIEW v WITH (tables = 'frozen') AS {joined}")
         db.sql("CREATE VIEW w AS SELECT * FROM v JOIN t USING (k)")
         db.sql("CREATE VIEW x AS SELECT count(*) AS n FROM w")
         db.sql("CREATE VIEW u AS SELECT count(*) AS n FROM s")

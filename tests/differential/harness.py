@@ -8,6 +8,9 @@ way, as often as it is told to, and compares
   was made, as multisets (doubles to a tolerance);
 * the *merged state rows* with those of every other engine and chunking.
 
+Tables may change between chunks. Rows then see them as they were when they came: Spark runs what lies below the
+grouping chunk by chunk, over the tables of that time (DuckDB makes the same changes), and the rest over all of that.
+
 If Spark fails, Headrace must fail too, in the insert or in the read.
 """
 
@@ -23,6 +26,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pyarrow as pa
 
 import headrace
@@ -47,6 +51,10 @@ class Case:
     tables: Mapping[str, tuple[str, Sequence[tuple[Any, ...]]]] = field(default_factory=dict)
     query: str = "SELECT * FROM v"
     ordered: bool = False
+    below: str = ""
+    """What lies below the view's grouping, which reads it as ``{below}``; for tables that change."""
+    changes: Mapping[int, str] = field(default_factory=dict)
+    """Statements that change tables, each before the chunk of that number."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +89,15 @@ def run(case: Case, spark: SparkSession, engine: str, schedule: Schedule, path: 
         try:
             for number, (stream, rows) in enumerate(chunks(case, schedule)):
                 if number == schedule.created_after:
-                    db.sql(f"CREATE VIEW v AS {case.view}")
+                    db.sql(f"CREATE VIEW v AS {viewed(case)}")
+                if number in case.changes:
+                    db.sql(case.changes[number])
                 if number == schedule.reopen_after and path is not None:
                     db.close()
                     db = headrace.connect(path, spark=spark, engine=engine, **settings)
                 db.insert(stream, list(rows))
             if db.catalog.find("v") is None:
-                db.sql(f"CREATE VIEW v AS {case.view}")
+                db.sql(f"CREATE VIEW v AS {viewed(case)}")
             result = db.sql(case.query)
             return Outcome(result.rows(), None, merged_states(db, "v"))
         except HeadraceError as error:
@@ -110,6 +120,11 @@ def merged_states(db: Database, view: str) -> tuple[Rows, ...]:
             )
             for s in compiled.plan.states
         )
+
+
+def viewed(case: Case, below: str | None = None) -> str:
+    """The view's text, over what lies below its grouping or over these rows of it."""
+    return case.view.replace("{below}", below or f"({case.below})")
 
 
 def chunks(case: Case, schedule: Schedule) -> list[tuple[str, Sequence[tuple[Any, ...]]]]:
@@ -139,10 +154,33 @@ def oracle(case: Case, spark: SparkSession, schedule: Schedule) -> Outcome:
     for name, rows in seen(case, schedule).items():
         frame(session, case.streams[name][0], rows).createOrReplaceTempView(name)
     try:
-        session.sql(case.view).createOrReplaceTempView("v")
+        if case.changes:
+            _below_at_each_time(case, session, schedule).createOrReplaceTempView("below_")
+        session.sql(viewed(case, "below_" if case.changes else None)).createOrReplaceTempView("v")
         return Outcome(table_rows(session.sql(case.query).toArrow()), None)
     except Exception as error:
         return Outcome(None, from_spark(error).condition)
+
+
+def _below_at_each_time(case: Case, session: SparkSession, schedule: Schedule) -> Any:
+    """What the chunks leave below the grouping, each over the tables as they were when it came."""
+    found = None
+    with duckdb.connect() as tables:
+        for name, (columns, rows) in case.tables.items():
+            tables.execute(f"CREATE TABLE {name} ({columns})")
+            tables.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", list(rows))
+        for number, (stream, rows) in enumerate(chunks(case, schedule)):
+            tables.execute(case.changes.get(number, "SELECT 1"))
+            if number < schedule.created_after:
+                continue
+            for name, (columns, _) in case.tables.items():
+                frame(session, columns, tables.table(name).fetchall()).createOrReplaceTempView(name)
+            for name, (columns, _) in case.streams.items():
+                frame(session, columns, rows if name == stream else []).createOrReplaceTempView(name)
+            left = session.sql(case.below)
+            found = left if found is None else found.unionAll(left)
+    assert found is not None
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -178,6 +216,7 @@ def check(case: Case, spark: SparkSession, runs: Sequence[tuple[str, Schedule]],
     first: Outcome | None = None
     for engine, schedule in runs:
         assert seen(case, schedule) == seen(case, asked)
+        assert not case.changes or chunks(case, schedule) == chunks(case, asked)
         found = run(case, spark, engine, schedule, **more)
         where = f"engine {engine}, {schedule}"
         if expected.failed is not None:

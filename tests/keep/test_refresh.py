@@ -32,7 +32,7 @@ def ask(db: Database, text: str) -> list[tuple[object, ...]]:
 
 
 def test_restart_reads_tables_anew_and_counts_from_now(db: Database, tmp_path: Path) -> None:
-    db.sql(f"CREATE VIEW v AS {BELOW}")
+    db.sql(f"CREATE VIEW v WITH (tables = 'frozen') AS {BELOW}")
     db.insert("s", [("a", 1), ("c", 1)])
     db.sql("INSERT INTO t VALUES ('c', 5)")
     assert ask(db, "SELECT * FROM v") == [("a", 10)]
@@ -93,7 +93,8 @@ def test_what_cannot_be_refreshed(db: Database, text: str, condition: str) -> No
 
 def test_a_restart_that_fails_leaves_the_view_as_it_was(db: Database, tmp_path: Path) -> None:
     shares = "(SELECT x, 100 / w AS w FROM t)"
-    db.sql(f"CREATE VIEW v AS SELECT s.x, sum(u.w) AS w FROM s JOIN {shares} u ON s.x = u.x GROUP BY s.x")
+    grouped = f"SELECT s.x, sum(u.w) AS w FROM s JOIN {shares} u ON s.x = u.x GROUP BY s.x"
+    db.sql(f"CREATE VIEW v WITH (tables = 'frozen') AS {grouped}")
     db.insert("s", [("a", 1)])
     db.sql("INSERT INTO t VALUES ('c', 0)")
     with pytest.raises(HeadraceError, match="DIVIDE_BY_ZERO"):

@@ -72,7 +72,7 @@ def test_files_are_read_at_each_query(db: headrace.Database, tmp_path: Path, for
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_kept_answers_follow_the_files_and_build_sides_do_not(
+def test_kept_answers_follow_the_files_and_build_sides_do_as_they_are_told(
     db: headrace.Database, tmp_path: Path, format: str
 ) -> None:
     path = tmp_path / f"item.{format}"
@@ -83,10 +83,10 @@ def test_kept_answers_follow_the_files_and_build_sides_do_not(
         "CREATE VIEW above AS SELECT i.name, u.n FROM (SELECT item, count(*) AS n FROM used GROUP BY item) u "
         "JOIN item i ON u.item = i.id"
     )
-    said = db.sql(
-        "CREATE VIEW below AS SELECT i.name, count(*) AS n FROM used u JOIN item i ON u.item = i.id GROUP BY 1"
-    )
+    joined = "SELECT i.name, count(*) AS n FROM used u JOIN item i ON u.item = i.id GROUP BY 1"
+    said = db.sql(f"CREATE VIEW below WITH (tables = 'frozen') AS {joined}")
     assert "item read now, once" in said.message
+    db.sql(f"CREATE VIEW beside AS {joined}")
     db.insert("used", [(1,), (1,), (2,)])
     answers = [("bolt", 2), ("nut", 1)]
     assert sorted(db.sql("SELECT * FROM above").rows()) == sorted(db.sql("SELECT * FROM below").rows()) == answers
@@ -98,6 +98,13 @@ def test_kept_answers_follow_the_files_and_build_sides_do_not(
     assert sorted(db.sql("SELECT * FROM above").rows()) == [("BOLT", 2), ("nut", 1)]
     db.insert("used", [(1,)])
     assert sorted(db.sql("SELECT * FROM below").rows()) == [("bolt", 3), ("nut", 1)]
+    write(path, (1, "wheel", "1.50"), (2, "nut", "0.25"))
+    db.insert("used", [(1,), (2,)])  # nobody has looked at the files before it
+    assert sorted(db.sql("SELECT * FROM beside").rows()) == [("BOLT", 1), ("bolt", 2), ("nut", 2), ("wheel", 1)]
+    path.unlink()
+    with pytest.raises(DataError, match=r"PATH_NOT_FOUND.*view beside cannot read item as of now"):
+        db.insert("used", [(1,)])
+    assert db.sql("SELECT sum(n) FROM beside").rows() == [(6,)]
 
 
 def test_a_vanished_file_is_named_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from typing import Any, ClassVar
 from headrace.catalog.relation import Note, Relation, kind
 from headrace.types import Schema
 
+FROZEN, ARRIVAL = TABLES_SEEN = ("frozen", "arrival")
+"""As when the view was made, or as of each row's own commit."""
+
 
 @kind
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class View(Relation):
     types: Mapping[str, str] = field(default_factory=dict)
     materialized: bool = False
     """Whether what is kept follows tables: then ``continuous`` is true, too."""
+    tables: str = FROZEN
+    """Which state of a table below its groupings rows of a stream see: one of :data:`TABLES_SEEN`."""
 
     @property
     def called(self) -> str:
@@ -56,9 +61,18 @@ class View(Relation):
             "reads": list(self.reads),
             "types": dict(self.types),
             **({"materialized": True} if self.materialized else {}),
+            **({"tables": self.tables} if self.tables != FROZEN else {}),
         }
 
     @classmethod
     def of_body(cls, name: str, columns: Schema, body: Mapping[str, Any]) -> View:
-        reads, types = tuple(body["reads"]), dict(body["types"])
-        return View(name, columns, body["text"], body["continuous"], reads, types, body.get("materialized", False))
+        return View(
+            name,
+            columns,
+            body["text"],
+            body["continuous"],
+            tuple(body["reads"]),
+            dict(body["types"]),
+            body.get("materialized", False),
+            body.get("tables", FROZEN),
+        )

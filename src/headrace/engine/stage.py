@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ class SparkSite:
 
     spark: SparkSession
     zone: str
-    written: Callable[[Static], Any]
+    written: Callable[[Static], Path]
     """Has a build side lie in its file, where Spark can read it."""
 
 

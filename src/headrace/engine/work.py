@@ -8,8 +8,8 @@ state rows out. A worker runs any fragments over any input (``engine/worker.py:W
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +61,21 @@ class Static:
     """A build side: the relation name fragments probe it by, and the file that holds it."""
 
     name: str
-    path: Path
+    path: Path | None
+    """None for one that follows what it is made of: each run is told its file (:attr:`Work.sides`)."""
+
+    def among(self, sides: Mapping[str, Path]) -> Static:
+        """The build side with its file, as a run is told it."""
+        return replace(self, path=sides[self.name]) if self.path is None else self
+
+    @property
+    def file(self) -> Path:
+        assert self.path is not None, f"nobody said where {self.name} lies"
+        return self.path
+
+
+class Overtaken(Exception):
+    """What a run reads has changed since it began: what it leaves is void, and its input is to be run again."""
 
 
 class Fragment(ABC):
@@ -120,10 +134,13 @@ class Work:
     """Columns fragments read that the input does not hold: their default in every row, or NULL."""
     ring: Address | None = None
     """The stream's ring, if its rows are to go there too."""
+    sides: Mapping[str, Path] = field(default_factory=dict)
+    """The files of build sides that follow what they are made of, by their names."""
 
     @cached_property
     def statics(self) -> tuple[Static, ...]:
-        return tuple({static.name: static for f in self.fragments for static in f.statics}.values())
+        found = {static.name: static for f in self.fragments for static in f.statics}
+        return tuple(static.among(self.sides) for static in found.values())
 
 
 @dataclass(frozen=True)

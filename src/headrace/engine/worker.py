@@ -7,12 +7,14 @@ catalogs or commits.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -30,6 +32,7 @@ from headrace.engine.work import (
     BATCH,
     CHUNK_ROWS,
     FragmentRun,
+    Overtaken,
     ParquetPart,
     PipelineCannot,
     Slice,
@@ -63,7 +66,8 @@ class Worker:
             config["memory_limit"] = memory_limit
         self._connection = native_connection(**config)
         self._idle: list[duckdb.DuckDBPyConnection] = []
-        self._statics: set[str] = set()
+        self._statics: dict[str, Path] = {}
+        """The build sides that are loaded, and the files they are the rows of."""
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         self.given_up: set[str] = set()
@@ -113,42 +117,60 @@ class Worker:
 
     def keep_only(self, statics: Sequence[Static]) -> None:
         """Forget all build sides but these: a task's process outlives the databases it worked for."""
-        kept = {s.name for s in statics}
-        self.forget([name for name in self._statics if name not in kept])
+        kept = {(s.name, s.path) for s in statics}
+        self.forget([name for name, path in self._statics.items() if (name, path) not in kept])
 
     def load(self, statics: Sequence[Static]) -> None:
-        """Make build sides available to pipelines, each once."""
+        """Make build sides available to pipelines, each once; :class:`Overtaken` if other rows took a name's place."""
         for static in statics:
-            if static.name in self._statics:
+            if self._has(static):
                 continue
             with self._loading:  # others who need it wait until it is there
-                if static.name in self._statics:
+                if self._has(static):
                     continue
-                if not static.path.exists():
+                if not static.file.exists():
                     raise StoreError(
                         "STATE_LOST",
-                        f"{static.path} is gone: the rows of a table that a view read when it was made",
+                        f"{static.file} is gone: the rows of a table that a view read when it was made",
                         hint="restore the directory from a backup, or drop the view and make it anew",
                     )
-                self.query(f"CREATE TABLE {quote_native(static.name)} AS SELECT * FROM {native_scan([static.path])}")
-                self._statics.add(static.name)
+                self.query(f"CREATE TABLE {quote_native(static.name)} AS SELECT * FROM {native_scan([static.file])}")
+                self._statics[static.name] = static.file
+
+    def _has(self, static: Static) -> bool:
+        loaded = self._statics.get(static.name)
+        if loaded not in (None, static.path):
+            raise Overtaken
+        return loaded is not None
 
     def hold(self, static: Static, rows: pa.Table) -> None:
-        """Make a build side available that has no file yet (see :meth:`write`)."""
-        self.query(f"CREATE TABLE {quote_native(static.name)} AS SELECT * FROM held_rows", held_rows=rows)
-        self._statics.add(static.name)
+        """Make a build side available that has no file yet (see :meth:`write`), in the place of other rows it had.
+
+        A query that runs goes on reading those.
+        """
+        with self._loading:
+            self.query(
+                f"CREATE OR REPLACE TABLE {quote_native(static.name)} AS SELECT * FROM held_rows", held_rows=rows
+            )
+            self._statics[static.name] = static.file
 
     def write(self, static: Static) -> None:
-        """Have a build side's file there, for others to read."""
-        if not static.path.exists() and static.name in self._statics:
-            write_parquet(self.query(f"SELECT * FROM {quote_native(static.name)}"), static.path)
+        """Have a build side's file there, for others to read; :class:`Overtaken` as for :meth:`load`."""
+        with self._loading:
+            if static.file.exists() or not self._has(static):
+                return
+            part = static.file.with_suffix(".part")
+            try:
+                write_parquet(self.query(f"SELECT * FROM {quote_native(static.name)}"), part)
+                os.replace(part, static.file)  # whole, or not there
+            finally:
+                part.unlink(missing_ok=True)
 
     def forget(self, names: Sequence[str]) -> None:
         """Drop build sides that are no longer needed."""
         with self._loading:
             for name in names:
-                if name in self._statics:
-                    self._statics.discard(name)
+                if self._statics.pop(name, None) is not None:
                     self.query(f"DROP TABLE IF EXISTS {quote_native(name)}")
 
     def deliver(self, work: Work, rows: pa.Table) -> None:

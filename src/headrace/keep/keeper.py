@@ -22,6 +22,7 @@ from headrace.keep.compaction import Compaction
 from headrace.keep.family import FAMILIES, Family
 from headrace.keep.home import Home
 from headrace.keep.kept import Kept, StageAbove
+from headrace.keep.sides import Sides
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
 from headrace.store.transaction import BATCH_ROWS
@@ -54,6 +55,7 @@ class Keeper:
         self.ran: dict[int, Choice] = {}
         """Where the last insert's work for a state ran, and why there."""
         self._reopening = Lock()
+        self.sides = Sides(runtime)
         self.compaction = Compaction(runtime, self.owner, self.answers)
 
     # Who there is
@@ -143,8 +145,14 @@ class Keeper:
         """Let go of what was kept in memory for a relation that is no more."""
         with self.runtime.tidying.after(f"forgetting what was kept of {kept.name}"):
             self.answers.forget(kept)
-            used = {static.name for other in list(self._kept.values()) for static in other.statics.values()}
-            self.runtime.worker.forget([s.name for s in kept.statics.values() if s.name not in used])
+            self.forget_sides(kept)
+
+    def forget_sides(self, kept: Kept) -> None:
+        """Let go of the build sides that only a relation has that is no more."""
+        used = {static.name for other in list(self._kept.values()) for static in other.statics.values()}
+        names = [s.name for s in kept.statics.values() if s.name not in used]
+        self.sides.forget(names)
+        self.runtime.worker.forget(names)
 
     # Inserts
 

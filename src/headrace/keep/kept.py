@@ -19,6 +19,7 @@ from headrace.catalog import Note, Relation
 from headrace.engine.stage import Stage
 from headrace.engine.work import Static
 from headrace.keep.home import IN_FILE, Home
+from headrace.keep.sides import Side
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import State
 from headrace.plan.refs import KeptRef, TableRef
@@ -78,6 +79,8 @@ class Kept(ABC):
     states: Sequence[KeptState]
     statics: Mapping[str, Static] = MappingProxyType({})
     """Build sides its stages probe, by their names in its plan."""
+    sides: Sequence[Side] = ()
+    """Those of them that follow what they are made of."""
     tables: Sequence[TableRef] = ()
     """Tables read at each evaluation: their changes show in the next one."""
     below: Sequence[KeptRef] = ()

@@ -5,7 +5,7 @@ Values only; ``plan/split.py`` makes them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal as Choice
 
 from headrace.plan.aggregates import merge, without_zeros
@@ -70,7 +70,7 @@ class StreamPipeline:
 
 @dataclass(frozen=True, eq=False)
 class StaticPipeline:
-    """A build side no stream reaches, probed by inserts: materialised once at creation."""
+    """A build side no stream reaches, probed by inserts."""
 
     name: str
     plan: Node
@@ -90,6 +90,12 @@ class SplitPlan:
     upper: Node
     retain: int | None = None
     """For how many microseconds of the groups' own time they are kept; without it, for good."""
+    sides: tuple[StaticPipeline, ...] = ()
+    """Those of its build sides that follow what they are made of: run anew when that has changed."""
+
+    def following(self) -> SplitPlan:
+        """The same with build sides that follow what they are made of."""
+        return replace(self, statics=(), sides=(*self.sides, *self.statics))
 
     def state(self, name: str) -> State:
         return next(s for s in self.states if s.name == name)

@@ -210,6 +210,8 @@ class Splitter:
         """Replace each largest stream-free join input below the grouping by a scan of its result."""
 
         def visit(part: Node) -> Node:
+            if not streams_in(part):
+                return part  # a branch of a UNION ALL: run once, whole
             if isinstance(part, Join):
                 left, right = (
                     self._static_scan(side) if not streams_in(side) else visit(side) for side in (part.left, part.right)
@@ -217,7 +219,7 @@ class Splitter:
                 return part.with_children((left, right))
             return map_children(part, visit)
 
-        return visit(node) if streams_in(node) else node
+        return visit(node)
 
     def _static_scan(self, plan: Node) -> Node:
         if isinstance(plan, Values):

@@ -1,4 +1,4 @@
-"""Options of CREATE VIEW, STREAM and TABLE: ``WITH (retain = '7 days')``, ``WITH (capacity = 1000000)``.
+"""Options of CREATE VIEW, STREAM and TABLE: ``WITH (retain = '7 days', …)``, ``WITH (capacity = 1000000)``.
 
 A length of time is days, hours, minutes, seconds: months and years are longer or shorter by turns.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from headrace.catalog import Buffer
+from headrace.catalog.view import TABLES_SEEN
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.cursor import Cursor
 from headrace.sql.literals import interval_literal, interval_text
@@ -55,21 +56,36 @@ def _option(reader: Cursor) -> Option:
     return Option(name, reader.expression(), position)
 
 
-def retain_of(options: list[Option]) -> int | None:
-    """For how many microseconds a view keeps its groups, if its CREATE statement says so."""
-    found: int | None = None
+def view_options(options: list[Option]) -> tuple[int | None, str | None]:
+    """For how many microseconds a view keeps its groups, and which state of tables its rows see, if it says so."""
+    given: dict[str, Option] = {}
     for option in options:
-        if option.name != "retain":
+        if option.name not in ("retain", "tables"):
             raise SqlError(
                 "VIEW_OPTION_UNKNOWN",
                 f"a view has no option {option.name}",
                 position=option.position,
-                hint="it has retain: WITH (retain = '7 days')",
+                hint="it has retain and tables: WITH (retain = '7 days', tables = 'frozen')",
             )
-        if found is not None:
-            raise SqlError("VIEW_REPEATED_OPTION", "retain is given twice", position=option.position)
-        found = _span(option, "7 days")
-    return found
+        if given.setdefault(option.name, option) is not option:
+            raise SqlError(
+                "VIEW_REPEATED_OPTION", f"{option.name} is given twice", position=option.position, hint="leave one out"
+            )
+    retain = _span(given["retain"], "7 days") if "retain" in given else None
+    return retain, _tables(given["tables"]) if "tables" in given else None
+
+
+def _tables(option: Option) -> str:
+    given = option.value.name.lower() if isinstance(option.value, exp.Literal | exp.Column) else ""
+    if given == "now":
+        raise NotYetSupported(
+            "tables = 'now': to change what rows have added up to when a table changes",
+            position=option.position,
+            hint="let rows see the table as it is when they come, tables = 'arrival', or join it above the grouping",
+        )
+    if given not in TABLES_SEEN:
+        raise option.refuse("INVALID_TABLES", f"it is {' or '.join(map(repr, TABLES_SEEN))}")
+    return given
 
 
 def keep_changes_of(options: list[Option]) -> int | None:

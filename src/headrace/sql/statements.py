@@ -21,7 +21,7 @@ from headrace.sql.copy_options import copy_options
 from headrace.sql.cursor import Cursor
 from headrace.sql.files_clause import files_clause, is_own
 from headrace.sql.lexer import Kind, place, tokens
-from headrace.sql.options import buffer_of, keep_changes_of, retain_of, with_options
+from headrace.sql.options import buffer_of, keep_changes_of, view_options, with_options
 from headrace.sql.token_reader import Beyond
 from headrace.types import Schema
 
@@ -86,6 +86,8 @@ class CreateView(Create):
     """For how many microseconds groups are kept: ``WITH (retain = '7 days')``."""
     materialized: bool = False
     or_replace: bool = False
+    tables: str | None = None
+    """Which state of tables rows of a stream see: ``WITH (tables = 'arrival')``."""
 
 
 @dataclass(frozen=True)
@@ -456,10 +458,10 @@ class StatementReader(Cursor):
         position = self.position()
         name = self.name()
         names = tuple(column.name for column in self.names()) if self.word() == "(" else ()
-        retain = retain_of(with_options(self))
+        retain, tables = view_options(with_options(self))
         if not self.take("AS") or not self.at_query():
             self.fail("AS and a query")
-        return CreateView(name, names, self.rest_as_query(), self.written(), exists, position, retain)
+        return CreateView(name, names, self.rest_as_query(), self.written(), exists, position, retain, tables=tables)
 
     def whole_number(self, what: str) -> int:
         """The next number, which may be negative: whoever takes it says what it may be."""

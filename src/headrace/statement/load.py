@@ -22,7 +22,7 @@ from headrace.engine.places import Place, choose
 from headrace.engine.session import cancel_with_the_statement
 from headrace.engine.stage import Stage, StateRows
 from headrace.engine.tasks import Progress
-from headrace.engine.work import Work
+from headrace.engine.work import Overtaken, Work
 from headrace.errors import DataError, ExecutionError, HeadraceError, Position
 from headrace.input import lengths
 from headrace.input.csv import CsvOptions
@@ -30,6 +30,7 @@ from headrace.input.files import format_of, names_in, resolve
 from headrace.input.rows import to_arrow
 from headrace.keep.keeper import NOTHING_ADDED, Added, Keeper
 from headrace.keep.kept import Kept
+from headrace.keep.sides import AsOf
 from headrace.rings import Ring
 from headrace.rings.book import Overflow
 from headrace.rings.delivery import Delivery
@@ -90,6 +91,7 @@ class _Arrival:
     rows: int
     fed: Sequence[Kept]
     states: StateRows
+    as_of: AsOf
     batch: SentBatch | None
 
 
@@ -267,6 +269,7 @@ class Loader:
                 began = time.monotonic()
                 catalog = self._runtime.catalog
                 catalog.require_there(stream)
+                as_of = AsOf()
                 try:
                     fed = self._keeper.fed(stream, catalog)
                     begun = delivery.begin()
@@ -274,16 +277,22 @@ class Loader:
                         with _unless_closed():
                             delivery.put(given.table)
                     way = delivery if begun and not isinstance(given, Rows) else None
-                    rows, states = self._intake.state_rows(stream, _stages(fed, stream), given, progress, way)
+                    with self._keeper.sides.as_of_now(fed) as as_of:
+                        stages = _stages(fed, stream)
+                        rows, states = self._intake.state_rows(stream, stages, given, progress, way, as_of.files)
                     if rows == 0:
                         return 0, {}, NOTHING_ADDED
-                    added = self._commit(catalog.version, _Arrival(stream, rows, fed, states, batch), label)
+                    arrival = _Arrival(stream, rows, fed, states, as_of, batch)
+                    added = self._commit(catalog.version, arrival, label)
                     return None if added is None else (rows, states, added)
+                except Overtaken:
+                    pass  # a table has changed: the same rows are run again
                 except StaleCatalog:
                     self._await_catalog(catalog.version)  # the same rows are run again; queries have them already
                 except HeadraceError:
-                    # A view dropped meanwhile takes its build sides along; what it could not do is no error.
-                    if self._runtime.writer_version == catalog.version:
+                    # A view dropped meanwhile takes its build sides along; what it could not do is no error. Nor is
+                    # what befell rows of a table that has others by now.
+                    if self._runtime.writer_version == catalog.version and self._keeper.sides.is_now(as_of):
                         raise
                     delivery.take_back()
                     self._await_catalog(catalog.version)
@@ -331,6 +340,7 @@ class Loader:
             if given.batch is not None and not tx.record(given.batch.source, given.batch.sequence):
                 tx.unchanged()
                 return None
+            given.as_of.check(tx)
             tx.count(given.stream.number, given.rows)
             return self._keeper.add(tx, given.fed, given.states)
 

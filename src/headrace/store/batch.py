@@ -21,6 +21,7 @@ import duckdb
 from headrace.base.interrupts import Interrupted, check, stoppable
 from headrace.base.wording import counted
 from headrace.errors import BatchError, HeadraceError, StoreError
+from headrace.store.reading import Stored
 from headrace.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -134,6 +135,17 @@ class OpenBatch:
         assert self._done is not None
         with suppress(Exception):
             self._done.result()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it will be."""
+        assert self._tx is not None
+        return self._tx.epoch
+
+    def last_change(self, relation: Stored) -> int:
+        """The epoch that last altered a relation's content, its own if it did."""
+        assert self._tx is not None
+        return self._tx.last_change(relation)
 
     @property
     def segments(self) -> list[Any]:

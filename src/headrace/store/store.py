@@ -301,6 +301,15 @@ class Store:
         """Roll back what other threads have begun: the database is about to be closed."""
         _end(self._batches)
 
+    def last_change(self, relation: Stored) -> int:
+        """The epoch that last altered the relation's content, as of the newest commit, which may not be durable yet.
+
+        Good for who commits what rests on it: that is durable only after what came before. In a batch, its own counts.
+        """
+        if (batch := self.batch) is not None:
+            return batch.last_change(relation)
+        return self._ledger.last_change(key_of(relation), self._ledger.epoch)
+
     def new_number(self) -> int:
         """A number that nothing of this database has or ever had, for a relation or what is stored of one."""
         return next(self._numbers)

@@ -245,7 +245,7 @@ class AdHocQuery:
                 thread.join()
             self._runtime.worker.forget([s.name for s in self._statics.values()])
             for static in self._statics.values():
-                static.path.unlink(missing_ok=True)
+                static.file.unlink(missing_ok=True)
 
     @property
     def _at_once(self) -> bool:

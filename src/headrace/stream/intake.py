@@ -9,11 +9,12 @@ run again, so a view sees exactly the inserts that come after it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from headrace.engine.places import Choice, Place, choose
 from headrace.engine.session import driver_host
 from headrace.engine.spark import frame_of_rows, frame_of_text
 from headrace.engine.stage import SparkSite, Stage, StateRows
-from headrace.engine.work import Fragment, PipelineCannot, Slice, Work
+from headrace.engine.work import Fragment, PipelineCannot, Slice, Static, Work
 from headrace.input.arrow_file import slices_of, spool
 from headrace.input.csv import CsvOptions, QuotedNewline
 from headrace.input.files import TextSlice, plan_slices
@@ -86,6 +87,7 @@ class Frame:
 
 
 Input = Rows | Files | Spooled | Frame
+NO_SIDES: Mapping[str, Path] = MappingProxyType({})
 
 
 class Intake:
@@ -104,16 +106,19 @@ class Intake:
         given: Input,
         progress: tasks.Progress | None = None,
         delivery: Delivery | None = None,
+        sides: Mapping[str, Path] = NO_SIDES,
     ) -> tuple[int, StateRows]:
         """How many rows came, and the state rows they leave for each stage.
 
-        With a ``delivery`` that was begun, rows of files and DataFrames go to its ring as they are read.
+        With a ``delivery`` that was begun, rows of files and DataFrames go to its ring as they are read. ``sides`` are
+        the files of build sides that follow what they are made of (``keep/sides.py``); if others come into their place
+        meanwhile, this may raise :class:`~headrace.engine.work.Overtaken`.
         """
         forced: set[int] = set()
         with ExitStack() as scratch:
             while True:
                 try:
-                    return self._state_rows(stream, stages, given, forced, progress, delivery)
+                    return self._state_rows(stream, stages, given, forced, progress, delivery, sides)
                 except PipelineCannot as cannot:
                     # Some value of this input is Spark's business: that stage runs by Spark SQL this time.
                     if isinstance(given, Frame) and not forced:
@@ -139,6 +144,7 @@ class Intake:
         forced: set[int],
         progress: tasks.Progress | None,
         delivery: Delivery | None,
+        sides: Mapping[str, Path],
     ) -> tuple[int, StateRows]:
         settings = self._runtime.settings
         choices: dict[int, Choice] = {}
@@ -157,19 +163,24 @@ class Intake:
         large = size >= self._runtime.task_bytes and settings.engine in ("auto", "tasks")
         in_tasks = Place.TASKS in places.values() or (large and not fragments)
         ring = self._address(delivery, in_tasks or isinstance(given, Frame)) if delivery is not None else None
-        work = self.work_of(stream, fragments, held, options, ring)
+        work = replace(self.work_of(stream, fragments, held, options, ring), sides=dict(sides))
         total, states = 0, dict[int, list[pa.Table]]()
         if fragments or not by_spark or ring is not None:
             again = delivery.spoil if delivery is not None else lambda: None
             total, states = self.native(work, given, in_tasks, progress, again)
         if by_spark:
             frame, count = self._frame(stream, given)
-            site = SparkSite(self._runtime.spark, settings.time_zone, self._runtime.worker.write)
+            site = SparkSite(self._runtime.spark, settings.time_zone, lambda static: self._written(static.among(sides)))
             for stage in by_spark:
                 states |= stage.by_spark(site, frame)
             total = total or (count if count is not None else frame.count())
         self._ran.update(choices)
         return total, {state: [t for t in rows if t.num_rows] for state, rows in states.items()}
+
+    def _written(self, static: Static) -> Path:
+        """A build side's file, there for others to read."""
+        self._runtime.worker.write(static)
+        return static.file
 
     def fragments(self, stream: Stream, native: Sequence[Stage]) -> tuple[Fragment, ...]:
         """Native stages over a stream as fragments; those that can do what they have in common once, are one."""
@@ -230,6 +241,10 @@ class Intake:
         """Run fragments over the input: its row count, and what they leave."""
         runtime = self._runtime
         exact = work.ring is not None  # rows in a ring cannot be read again from other slices
+        if in_tasks or isinstance(given, Frame):
+            for static in work.statics:
+                if static.name in work.sides:
+                    self._written(static)
         if isinstance(given, Frame):
             return tasks.run_frame(given.frame.select(*map(quote, work.columns)), work, again)
         if isinstance(given, Rows):

@@ -5,6 +5,7 @@ A continuous view is one that is stored; a query of a stream is one that lives f
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -19,12 +20,20 @@ from headrace.engine.plan_sql import NotNative, native_plan, quote_native
 from headrace.engine.work import BATCH, PARTIALS, Static
 from headrace.keep.answers import Evaluation
 from headrace.keep.kept import Kept, KeptState
+from headrace.keep.sides import Side
 from headrace.plan.nodes import Leaf, Node, leaves
-from headrace.plan.pipelines import SplitPlan, State, StreamPipeline
+from headrace.plan.pipelines import SplitPlan, State, StaticPipeline, StreamPipeline
 from headrace.plan.refs import BuildRef, KeptRef, RelationRef, StreamRef, TableRef
+from headrace.plan.shape import shape
 from headrace.view.sharing import InsertPipeline
 
 R = TypeVar("R", bound=RelationRef)
+
+
+def side_of(pipeline: StaticPipeline) -> Side:
+    """A build side that follows what it is made of, known by what it computes."""
+    name = f"side_{hashlib.sha256(shape(pipeline.plan).encode()).hexdigest()[:40]}"
+    return Side(name, pipeline.plan, tuple(f.name for f in pipeline.schema))
 
 
 def statics_of(files: Mapping[str, Path]) -> dict[str, Static]:
@@ -40,7 +49,9 @@ class SplitRelation(Kept):
 
     def __init__(self, plan: SplitPlan, statics: Mapping[str, Static], zone: str) -> None:
         self.plan = plan
-        self.statics = statics
+        self.sides = tuple(map(side_of, plan.sides))
+        following = zip(plan.sides, self.sides, strict=True)
+        self.statics = {**statics, **{pipeline.name: Static(side.name, None) for pipeline, side in following}}
         self.zone = zone
         self.states = tuple(self.kept_state(state) for state in plan.states)
         self.tables = _refs(plan.upper, TableRef)

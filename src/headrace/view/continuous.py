@@ -1,12 +1,13 @@
 """A continuous view: a split plan that is kept (000 §4.2.4).
 
-*init* materialises the static build sides (``making.py``); *insert* runs the stream pipelines of
-whatever stream the rows came by; *query* merges states and runs the upper pipeline.
+*init* materialises the static build sides (``making.py``), unless they follow their tables (``keep/sides.py``);
+*insert* runs the stream pipelines of whatever stream the rows came by; *query* merges states and runs the upper
+pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from headrace.base.wording import counted, span_text
 from headrace.catalog import Note, View
 from headrace.engine.work import Static
 from headrace.keep.kept import KeptState
-from headrace.plan.nodes import tables_in
+from headrace.plan.nodes import Node, tables_in
 from headrace.plan.pipelines import SplitPlan, State
 from headrace.store import Snapshot, Transaction
 from headrace.types import arrow_schema
@@ -45,14 +46,24 @@ class ContinuousView(SplitRelation):
 
     @property
     def frozen_tables(self) -> tuple[str, ...]:
-        """Tables joined below the first grouping: read once, when the view was made (000 §4.2.7)."""
-        return tuple(sorted({t for s in self.plan.statics for t in tables_in(s.plan)}))
+        """Tables joined below the first grouping that were read once, when the view was made (000 §4.2.7)."""
+        return _tables(s.plan for s in self.plan.statics)
+
+    @property
+    def followed_tables(self) -> tuple[str, ...]:
+        """Those that each row sees as of its own commit."""
+        return _tables(s.plan for s in self.plan.sides)
+
+    @property
+    def counted_tables(self) -> tuple[str, ...]:
+        """Those whose own rows, beside the streams' in a UNION ALL, were counted when the view was made."""
+        return _tables(p.plan for p in self.plan.streams if p.stream is None)
 
     def found(self, tx: Transaction) -> None:
         super().found(tx)
-        if self.statics:
+        if self.plan.statics:
             relation = self.relation.owns[STATICS]
-            files = {name: static.path for name, static in self.statics.items()}
+            files = {static.name: self.statics[static.name].file for static in self.plan.statics}
             tx.create_relation(relation, pa.schema([("name", pa.string()), ("file", pa.string())]))
             tx.append(relation, pa.table({"name": list(files), "file": [f.name for f in files.values()]}))
             for file in set(files.values()):
@@ -67,6 +78,14 @@ class ContinuousView(SplitRelation):
             since = f"as they were at epoch {snapshot.created(self.relation.owns[STATICS])}"
             again = f"{since}; REFRESH VIEW {self.name} RESTART reads them anew and counts from then"
             notes.append(("# read once", ", ".join(self.frozen_tables), again))
+        if self.followed_tables:
+            notes.append(
+                ("# read as rows come", ", ".join(self.followed_tables), "each row sees them as of its commit")
+            )
+        if self.counted_tables:
+            notes.append(
+                ("# counted once", ", ".join(self.counted_tables), "their own rows, as they were at its start")
+            )
         if self.tables:
             notes.append(
                 ("# read at each query", ", ".join(t.name for t in self.tables), "changes show in the next query")
@@ -82,3 +101,7 @@ class ContinuousView(SplitRelation):
             columns = counted(len(state.keys), "key column")
             notes.append((f"# state {state.name}", ", ".join(state.labels), f"{state.kind}, {columns}"))
         return notes
+
+
+def _tables(plans: Iterable[Node]) -> tuple[str, ...]:
+    return tuple(sorted({table for plan in plans for table in tables_in(plan)}))

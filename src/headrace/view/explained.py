@@ -20,6 +20,12 @@ def explained(runtime: Runtime, view: View, plan: SplitPlan) -> list[str]:
             f"Once, at creation: build side {static.name} of {tables_read}, by {place_said(runtime, static.plan)}"
         ]
         lines += indented(static.plan)
+    for side in plan.sides:
+        read, where = ", ".join(sorted(tables_in(side.plan))), place_said(runtime, side.plan)
+        lines += [
+            f"Before an insert, when {read} has changed: build side {side.name}, by {where}",
+            *indented(side.plan),
+        ]
     for pipeline in plan.streams:
         reason = why_not_native(pipeline.plan, zone=runtime.settings.time_zone)
         where = by_size(runtime) if reason is None else f"Spark SQL: {reason}"

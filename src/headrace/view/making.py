@@ -14,6 +14,7 @@ from sqlglot import exp
 from headrace.base.parquet_files import write_parquet
 from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, View
+from headrace.catalog.view import ARRIVAL, FROZEN
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import NotYetSupported, SqlError, StoreError
 from headrace.keep.family import Family, family
@@ -51,12 +52,15 @@ class Views(Family):
         reads = reads_of(statement, catalog)
         if statement.materialized or any(catalog.get(name).is_stream for name in reads):
             refuse_nondeterministic(statement.query)  # before Spark is started to give such a function its type
-        plan, schema = split_view(statement, catalog, analyzer)
+        tables = statement.tables or (FROZEN if statement.materialized else ARRIVAL)
+        plan, schema = split_view(statement, catalog, analyzer, tables)
         if plan is not None:
             refuse_nondeterministic(statement.query)
         types = dict(analyzer.answers)
         kept = plan is not None
-        return View(statement.name, schema, statement.text, kept, reads, types, statement.materialized), plan
+        if not kept:
+            tables = FROZEN
+        return View(statement.name, schema, statement.text, kept, reads, types, statement.materialized, tables), plan
 
     def holds(self, plan: SplitPlan) -> Sequence[str]:
         return [*(state.name for state in plan.states), *([STATICS] if plan.statics else [])]
@@ -92,7 +96,8 @@ class Views(Family):
             view = self._compiled(keeper, relation, plan, files)
             view.first = first_rows(runtime, view)
             _ = view.pipelines  # compiled now, so that an error comes before the view is committed
-            yield view
+            with _sides(keeper, view):
+                yield view
         except BaseException:
             for file in set(files.values()) - others:
                 runtime.store.let_go(file)
@@ -103,19 +108,19 @@ class Views(Family):
         statement = parse(relation.text)
         assert isinstance(statement, CreateView)
         catalog = keeper.runtime.catalog.as_read_by(relation)
-        plan, _ = split_view(statement, catalog, keeper.runtime.analyzer(relation.types))
+        plan, _ = split_view(statement, catalog, keeper.runtime.analyzer(relation.types), relation.tables)
         assert plan is not None
         view = self._compiled(keeper, relation, plan, _static_files(snapshot, relation))
         _bring_up_to_date(keeper.runtime, snapshot, view)
         return view
 
     def created(self, kept: ContinuousView) -> str:
-        return f"{kept.relation.called} {kept.name} created{_frozen_note(kept)}"
+        return f"{kept.relation.called} {kept.name} created{_tables_note(kept)}"
 
     def restarted(self, kept: ContinuousView) -> str:
         if kept.relation.materialized:
             return f"{kept.name} was computed anew"
-        return f"{kept.name} counts from now{_frozen_note(kept)}"
+        return f"{kept.name} counts from now{_tables_note(kept)}"
 
     def refreshed(self, keeper: Keeper, kept: ContinuousView, rows: int) -> str:
         last = keeper.answers.last(kept.name)
@@ -123,13 +128,30 @@ class Views(Family):
         return f"{kept.name} has {counted(rows, 'row')}{when}"
 
 
-def _frozen_note(view: ContinuousView) -> str:
-    if not view.frozen_tables:
-        return ""
-    return (
-        f"; {', '.join(view.frozen_tables)} read now, once: "
-        f"later changes there will not show until REFRESH VIEW {view.name} RESTART"
-    )
+def _tables_note(view: ContinuousView) -> str:
+    """When tables below its groupings are read, and what becomes of their changes."""
+    again = f"later changes there will not show until REFRESH VIEW {view.name} RESTART"
+    notes = []
+    if view.followed_tables:
+        said = "as of its own commit: later changes there show in later rows"
+        notes.append(f"each row sees {', '.join(view.followed_tables)} {said}")
+    if view.frozen_tables:
+        notes.append(f"{', '.join(view.frozen_tables)} read now, once: {again}")
+    if view.counted_tables:
+        notes.append(f"rows of {', '.join(view.counted_tables)} counted now, once: {again}")
+    return "".join(f"; {note}" for note in notes)
+
+
+@contextmanager
+def _sides(keeper: Keeper, view: ContinuousView) -> Iterator[None]:
+    """The build sides that follow their tables made, so that an error comes before the view is committed."""
+    try:
+        with keeper.sides.as_of_now([view]):
+            pass
+        yield
+    except BaseException:
+        keeper.forget_sides(view)
+        raise
 
 
 def _build_side(runtime: Runtime, rows: pa.Table, known: Collection[Path]) -> Path:
@@ -226,17 +248,37 @@ def plan_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) 
     return optimize(drop_root_sort(named)), schema
 
 
-def split_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) -> tuple[SplitPlan | None, Schema]:
-    """The view's split plan if it reads a stream, else nothing to keep."""
+def split_view(
+    statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer, tables: str
+) -> tuple[SplitPlan | None, Schema]:
+    """The view's split plan if it reads a stream, else nothing to keep; rows see tables as they then were.
+
+    ``tables`` is one of :data:`~headrace.catalog.view.TABLES_SEEN`.
+    """
     plan, schema = plan_view(statement, catalog, analyzer)
     if statement.materialized:
+        if statement.tables is not None:
+            raise SqlError(
+                "TABLES_WITHOUT_STREAM",
+                f"{statement.name} follows its tables, whatever rows of a stream see",
+                position=statement.position,
+                hint="leave tables out",
+            )
         followed = following(plan, catalog, statement.position)
         return split(followed, statement.retain, {leaf.ref for leaf in leaves(followed, ChangeRef)}), schema
     if streams_in(plan):
         for scan in leaves(plan):
             if isinstance(scan.ref, RelationRef) and (read := catalog.at(scan.ref.number)) is not None:
                 read.refuse_in_view(statement.position)
-        return split(plan, statement.retain), schema
+        found = split(plan, statement.retain)
+        return found.following() if tables == ARRIVAL else found, schema
+    if statement.tables is not None:
+        raise SqlError(
+            "TABLES_WITHOUT_STREAM",
+            f"{statement.name} reads no stream, so it sees tables as they are when it is queried",
+            position=statement.position,
+            hint="leave tables out",
+        )
     if statement.retain is not None:
         raise SqlError(
             "RETAIN_WITHOUT_STREAM",

@@ -138,8 +138,7 @@ class InsertPipeline(Stage):
                 frames[leaf.ref] = frame
             else:
                 build = self.builds[leaf.relation]
-                site.written(build)
-                frames[leaf.ref] = spark_frame(site.spark, build.path)
+                frames[leaf.ref] = spark_frame(site.spark, site.written(build))
         try:
             return {self.state: [run_plan(site.spark, self.plan, frames, primitive=True)]}
         except ExecutionError as error:
