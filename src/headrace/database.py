@@ -49,6 +49,7 @@ from headrace.sql import statements as s
 from headrace.sql.changes import Delete, Merge, Truncate, Update
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
+from headrace.sql.upkeep import Optimize, Vacuum
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
@@ -57,6 +58,7 @@ from headrace.statement.pump import Pumps
 from headrace.statement.read import KnownQuery, QueryReader
 from headrace.statement.result import Result
 from headrace.statement.running_result import RunningResult
+from headrace.statement.upkeep import keep_up
 from headrace.store import Store
 from headrace.store.place import place_of
 from headrace.store.writer import closed
@@ -347,6 +349,9 @@ class Database:
                 return self._result(explain(self._reader, self._keeper, statement.statement), whole=True)
             case s.Show():
                 return self._result(self._inside.shown(statement.what), whole=True)
+            case Optimize() | Vacuum():
+                rows, message = keep_up(self._runtime, statement)
+                return Result(rows, message=message)
             case s.Refresh():
                 return self._done(self._refresh(statement))
             case s.Describe():
@@ -434,7 +439,7 @@ class Database:
             if self._definer.exists(statement):
                 return f"{statement.name} exists already"
             columns = columns_of(self.plan(query_.statement), statement.name, statement.position)
-            table = Table(statement.name, columns)
+            table = Table(statement.name, columns, keep_changes=statement.keep_changes)
             running = self._reader.ad_hoc(query_)
             if running is None:
                 return self._definer.create_filled(table, self._reader.stored(query_), statement.position)

@@ -68,6 +68,8 @@ class Runtime:
     tidying: Tidying = field(default_factory=Tidying)
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
     """Hands a table's change on; hold ``tables_lock``."""
+    moved: Callable[[Transaction, Table], None] = field(default=lambda tx, table: None)
+    """Called in each commit that puts rows of a table in other places and changes none of them."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property

@@ -55,9 +55,11 @@ def native_query(
     return pa.table({}) if found is None else found.to_arrow_table()
 
 
-def native_batches(cursor: duckdb.DuckDBPyConnection, text: str, rows: int) -> Iterator[pa.RecordBatch]:
+def native_batches(
+    cursor: duckdb.DuckDBPyConnection, text: str, rows: int, relations: Mapping[str, pa.Table] | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of a query, about so many at a time. Its failures are DuckDB's, though Arrow brings them."""
-    reader = cursor.sql(text).to_arrow_reader(rows)
+    reader = eval(_ASK, {**(relations or {}), "cursor": cursor, "text": text}).to_arrow_reader(rows)
     while True:
         try:
             batch = reader.read_next_batch()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from headrace.base.wording import span_text
 from headrace.catalog.relation import Note, Relation, kind
 from headrace.errors import CatalogError, Position
 from headrace.types import BIGINT, STRING, Field, Schema
@@ -38,6 +39,8 @@ class Table(Relation):
 
     primary_key: tuple[str, ...] = ()
     files: FileSource | None = None
+    keep_changes: int | None = field(default=None, kw_only=True)
+    """For how many microseconds its changes are kept."""
 
     @property
     def is_table(self) -> bool:
@@ -58,16 +61,20 @@ class Table(Relation):
             found.append(("# primary key", ", ".join(self.primary_key), ""))
         if self.files is not None:
             found.append(("# files", self.files.location, f"{self.files}, read at each query"))
+        if self.keep_changes is not None:
+            found.append(("# keep_changes", span_text(self.keep_changes), "VERSION AS OF, headrace.changes"))
         return found
 
     def body(self) -> dict[str, Any]:
         body: dict[str, Any] = {"primary_key": list(self.primary_key)}
         if (source := self.files) is not None:
             body["files"] = {"format": source.format, "location": source.location, "options": dict(source.options)}
+        if self.keep_changes is not None:
+            body["keep_changes"] = self.keep_changes
         return body
 
     @classmethod
     def of_body(cls, name: str, columns: Schema, body: Mapping[str, Any]) -> Table:
         files = body.get("files")
         source = FileSource(files["format"], files["location"], tuple(files["options"].items())) if files else None
-        return Table(name, columns, tuple(body["primary_key"]), source)
+        return Table(name, columns, tuple(body["primary_key"]), source, keep_changes=body.get("keep_changes"))

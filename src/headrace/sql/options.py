@@ -1,15 +1,11 @@
-"""Options of CREATE VIEW and CREATE STREAM: ``WITH (retain = '7 days')``, ``WITH (capacity = 1000000)``.
+"""Options of CREATE VIEW, STREAM and TABLE: ``WITH (retain = '7 days')``, ``WITH (capacity = 1000000)``.
 
 A length of time is days, hours, minutes, seconds: months and years are longer or shorter by turns.
-
->>> span_text(604_800_000_000), span_text(5_400_000_000), span_text(1)
-('7 days', '1 hour 30 minutes', '0.000001 seconds')
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from decimal import Decimal
 
 from sqlglot import exp
 
@@ -21,7 +17,6 @@ from headrace.sql.source import text_of
 
 _OVERFLOWS = ("block", "overwrite", "error")
 _DAY = 86_400_000_000
-_UNITS = (("day", _DAY), ("hour", 3_600_000_000), ("minute", 60_000_000))
 _EVER = (1 << 63) - 1
 _LONGEST_WAIT = 36_500 * _DAY
 """A hundred years: clocks count nanoseconds in 64 bits."""
@@ -44,7 +39,12 @@ def with_options(reader: Cursor) -> list[Option]:
     """``WITH (name = value, …)``, or Spark's ``TBLPROPERTIES (…)``, if that is next."""
     if reader.word() in ("COMMENT", "PARTITIONED", "CLUSTERED", "OPTIONS", "LOCATION"):
         raise NotYetSupported("COMMENT and other properties of a relation", position=reader.position())
-    return reader.listed(lambda: _option(reader)) if reader.take("WITH") or reader.take("TBLPROPERTIES") else []
+    return option_list(reader) if reader.take("WITH") or reader.take("TBLPROPERTIES") else []
+
+
+def option_list(reader: Cursor) -> list[Option]:
+    """``(name = value, …)``."""
+    return reader.listed(lambda: _option(reader))
 
 
 def _option(reader: Cursor) -> Option:
@@ -69,6 +69,23 @@ def retain_of(options: list[Option]) -> int | None:
         if found is not None:
             raise SqlError("VIEW_REPEATED_OPTION", "retain is given twice", position=option.position)
         found = _span(option, "7 days")
+    return found
+
+
+def keep_changes_of(options: list[Option]) -> int | None:
+    """For how many microseconds a table keeps its changes, if a statement says so."""
+    found: int | None = None
+    for option in options:
+        if option.name != "keep_changes":
+            raise SqlError(
+                "TABLE_OPTION_UNKNOWN",
+                f"a table has no option {option.name}",
+                position=option.position,
+                hint="it has keep_changes: WITH (keep_changes = '1 day')",
+            )
+        if found is not None:
+            raise SqlError("TABLE_REPEATED_OPTION", "keep_changes is given twice", position=option.position)
+        found = _span(option, "1 day")
     return found
 
 
@@ -127,16 +144,3 @@ def _span(option: Option, example: str, longest: int = _EVER) -> int:
             f"{option.name} = '{example}'",
         )
     return int(length.value)
-
-
-def span_text(microseconds: int) -> str:
-    """A length of time as a person would write it."""
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, microseconds = divmod(microseconds, size)
-        if count:
-            parts.append(f"{count} {unit}{'' if count == 1 else 's'}")
-    if microseconds:
-        seconds = (Decimal(microseconds) / 1_000_000).normalize()
-        parts.append(f"{seconds:f} second{'' if seconds == 1 else 's'}")
-    return " ".join(parts)

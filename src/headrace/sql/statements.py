@@ -20,8 +20,9 @@ from headrace.sql.copy_options import copy_options
 from headrace.sql.cursor import Cursor
 from headrace.sql.files_clause import files_clause, is_own
 from headrace.sql.lexer import Kind, place, tokens
-from headrace.sql.options import buffer_of, retain_of, with_options
+from headrace.sql.options import buffer_of, keep_changes_of, retain_of, with_options
 from headrace.sql.token_reader import Beyond
+from headrace.sql.upkeep import Upkeep, optimize, vacuum
 from headrace.types import Schema
 
 
@@ -52,6 +53,8 @@ class CreateTable(Create):
     position: Position
     files: FileSource | None = None
     """Where its rows lie, if they are not its own; ``columns`` may then be empty."""
+    keep_changes: int | None = None
+    """For how many microseconds: ``WITH (keep_changes = '1 day')``."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class CreateTableAs(Create):
     query: exp.Expr
     if_not_exists: bool
     position: Position
+    keep_changes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ class Refresh:
 
 
 F = TypeVar("F", bound="Callable[[StatementReader], Create]")
-Statement = Create | Insert | Change | Copy | Query | Explain | Show | Describe | Drop | Refresh
+Statement = Create | Insert | Change | Copy | Query | Explain | Show | Describe | Drop | Refresh | Upkeep
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
 _READ = "views that read it go first (DESCRIBE shows their text; over a stream they begin empty again)"
@@ -167,8 +171,6 @@ _TABLE_OPTIONS = (
     "CLUSTER",
     "COMMENT",
     "OPTIONS",
-    "TBLPROPERTIES",
-    "WITH",
 )
 
 
@@ -237,6 +239,10 @@ class StatementReader(Cursor):
             return self.drop()
         if first == "REFRESH":
             return self.refresh()
+        if first == "OPTIMIZE":
+            return optimize(self)
+        if first == "VACUUM":
+            return vacuum(self)
         if first in _NOT_YET:
             what, instead = _NOT_YET[first]
             raise NotYetSupported(what, position=self.position(), hint=instead)
@@ -375,6 +381,7 @@ class StatementReader(Cursor):
         using = self.at
         if self.take("USING") and not is_own(self):
             return self.create_file_table(start, columns_at, exists, using)
+        options = with_options(self) if self.word() in ("WITH", "TBLPROPERTIES") and self.word(1) == "(" else []
         if self.word() == "AS" or (columns_at is None and self.at_query()):
             if columns_at is not None:
                 raise SqlError(
@@ -386,14 +393,15 @@ class StatementReader(Cursor):
             self.take("AS")
             if not self.at_query():
                 self.fail("AS and a query")
-            return CreateTableAs(name, self.rest_as_query(), exists, position)
+            return CreateTableAs(name, self.rest_as_query(), exists, position, keep_changes_of(options))
         if self.word() in _TABLE_OPTIONS:
             raise NotYetSupported("LOCATION without USING, LIKE and other options of a table", position=self.position())
         after, self.at = self.at, start
         found = definition(self)
         self.at = max(self.at, after)
         self.end()
-        return CreateTable(found.name, found.columns, found.key, exists, found.position)
+        keep_changes = keep_changes_of(options)
+        return CreateTable(found.name, found.columns, found.key, exists, found.position, None, keep_changes)
 
     def create_file_table(self, start: int, columns_at: int | None, exists: bool, using: int) -> CreateTable:
         files = files_clause(self)

@@ -24,6 +24,7 @@ from headrace.settings import memory_bytes
 from headrace.sql import statements as s
 from headrace.store import Transaction, writing
 from headrace.table import files as file_tables
+from headrace.table import history
 from headrace.table import rows as tables
 from headrace.types import MAP_HINT, VOID, Field, Schema, arrow_schema
 
@@ -53,13 +54,18 @@ class Definer:
             else:
                 key = {k.lower() for k in statement.primary_key}
                 relation = Table(
-                    statement.name, statement.columns, tuple(c.name for c in statement.columns if c.name.lower() in key)
+                    statement.name,
+                    statement.columns,
+                    tuple(c.name for c in statement.columns if c.name.lower() in key),
+                    keep_changes=statement.keep_changes,
                 )
+                _check_kept(relation, statement.position)
             relation = self._numbered(relation)
 
             def work(tx: Transaction) -> None:
-                for ref in relation.owns.values():
-                    tx.create_relation(ref, tables.tail_schema(relation))
+                if isinstance(relation, Table):
+                    tx.create_relation(relation.number, tables.tail_schema(relation))
+                    history.begin(tx, relation, f"CREATE TABLE {relation.name}")
 
             try:
                 if isinstance(relation, Stream) and relation.buffer is not None:
@@ -79,6 +85,7 @@ class Definer:
 
     def create_filled(self, table: Table, rows: pa.Table, at: Position) -> str:
         """A table and its first rows, in one commit."""
+        _check_kept(table, at)
         table = self._numbered(table)
         relation = table.number
         rows = rows.rename_columns([c.name for c in table.columns]).cast(arrow_schema(table.columns))
@@ -91,6 +98,7 @@ class Definer:
             else:
                 tx.add_segment(relation, file, rows.num_rows)
                 tx.count(relation, rows.num_rows)
+            history.begin(tx, table, f"CREATE TABLE {table.name}")
 
         try:
             if file is not None:
@@ -179,7 +187,8 @@ class Definer:
     def _numbered(self, relation: R) -> R:
         """The relation with a number, which makes what it names certain from here on."""
         reads = (self._runtime.catalog.get(name) for name in relation.reads)
-        return numbered(relation, self._runtime.store.new_number(), reads)
+        found = numbered(relation, self._runtime.store.new_number(), reads)
+        return history.owning(self._runtime.store, found) if isinstance(found, Table) else found
 
     def restart(self, name: str) -> str:
         """Begin a kept relation again, in one commit: its tables are read anew and its states emptied.
@@ -260,6 +269,11 @@ class Definer:
         except BaseException:
             self._runtime.writer_version = before
             raise
+
+
+def _check_kept(table: Table, position: Position) -> None:
+    if table.keep_changes is not None:
+        history.check_columns(table.columns, table.name, position)
 
 
 def _stream(statement: s.CreateStream) -> Stream:

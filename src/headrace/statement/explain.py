@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from headrace.base.wording import counted
+from headrace.base.wording import counted, span_text
 from headrace.catalog import Catalog, Note, Relation
 from headrace.engine.plan_sql import why_not_native
 from headrace.keep.explaining import by_size, indented, place_said, unexplained
@@ -17,7 +17,6 @@ from headrace.rings.home import terms_of
 from headrace.runtime import Runtime
 from headrace.sql import statements as s
 from headrace.sql.changes import Delete, Merge, Truncate, Update
-from headrace.sql.options import span_text
 from headrace.statement.change import Changer
 from headrace.statement.define import columns_of
 from headrace.statement.load import target_of

@@ -26,7 +26,7 @@ from headrace.base.interrupts import Interrupted, came_late, stoppable
 from headrace.errors import StoreError
 from headrace.store.directory import Directory, Marker, broken
 from headrace.store.durability import BULK_ROWS
-from headrace.store.format import COUNTED, microseconds
+from headrace.store.format import COUNTED
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Readers
 from headrace.store.transaction import Transaction, writing
@@ -235,7 +235,7 @@ class Writer:
             if not tx.takes_epoch:
                 self._roll_back()
                 return result
-            at = microseconds()
+            at = tx.moment
             ledger.announce(tx.epoch, tx.changed)
             ledger.recent.note(tx.epoch, tx.batches, tx.renewed, tx.made)
             announced = True

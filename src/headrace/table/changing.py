@@ -13,15 +13,17 @@ import pyarrow.compute as pc
 
 from headrace.base.interrupts import committed
 from headrace.base.native import conform, native_batches
-from headrace.base.parquet_files import ROW_NUMBER, parquet_chunks, parquet_rows, write_parquet
+from headrace.base.parquet_files import ROW_NUMBER, native_scan, parquet_chunks, parquet_rows, write_parquet
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
-from headrace.engine.plan_sql import quote_native
 from headrace.engine.work import chunked
 from headrace.errors import NotYetSupported
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
+from headrace.table import rewriting
 from headrace.table import rows as tables
+from headrace.table.history import Recording
+from headrace.table.net import cancelled, names_of, summed, times
 from headrace.types import arrow_schema
 
 
@@ -47,6 +49,8 @@ class TableChange:
     """More of them, in segments that are written already: they go again if the change is not committed."""
     all_go: bool = False
     """Whether all rows go that are there, wherever they are."""
+    is_net: bool = False
+    """Whether it is known that no row that goes is equal to one that comes."""
 
     @staticmethod
     def nothing(table: Table) -> TableChange:
@@ -80,6 +84,17 @@ class TableChange:
             self.all_go or other.all_go,
         )
 
+    def net(self, runtime: Runtime, table: Table) -> TableChange:
+        """The same, without the rows at hand that would go and come again."""
+        alone = not (self.all_go and (self.new.num_rows or self.files)) and not (self.old.num_rows and self.files)
+        found = cancelled(runtime, table, self.old, self.new)
+        if found is None:
+            return replace(self, is_net=alone)
+        old, new = (_all_but(n, numbers) for n, numbers in zip((self.old.num_rows, self.new.num_rows), found, strict=True))
+        return replace(
+            self, places=self.places.take(old), old=self.old.take(old), new=self.new.take(new), is_net=alone
+        )
+
     def written(self, runtime: Runtime, table: Table) -> TableChange:
         """The same, many new rows as a file."""
         if self.new.num_rows < tables.TAIL_ROWS:
@@ -94,13 +109,50 @@ class TableChange:
         return replace(self, new=self.new.slice(0, 0), files=(*self.files, NewFile(file, self.new.num_rows)))
 
     def parts(self, runtime: Runtime, table: Table) -> Iterator[tuple[pa.Table, int]]:
-        """Its rows, and how often each counts."""
-        if self.all_go:
-            yield from ((chunk, -1) for chunk in _chunks(runtime, table))
-        yield self.old, -1
-        yield self.new, 1
+        """Its rows, and how often each counts: those that go, then those that come."""
+        yield from ((chunk, -1) for chunk in self.gone(runtime, table))
+        yield from ((chunk, 1) for chunk in self.come(runtime, table))
+
+    def gone(self, runtime: Runtime, table: Table) -> Iterator[pa.Table]:
+        """The rows that go, some at a time."""
+        if not self.is_net:
+            yield from self._summed(runtime, table, -1)
+        elif self.all_go:
+            with runtime.store.read() as snapshot:
+                yield from tables.chunks(snapshot, table)
+        else:
+            yield self.old
+
+    def come(self, runtime: Runtime, table: Table) -> Iterator[pa.Table]:
+        """The rows that come, some at a time."""
+        if not self.is_net:
+            yield from self._summed(runtime, table, 1)
+            return
+        yield self.new
         for file in self.files:
-            yield from ((chunk, 1) for chunk in parquet_chunks(file.path))
+            yield from parquet_chunks(file.path)
+
+    def _summed(self, runtime: Runtime, table: Table, sign: int) -> Iterator[pa.Table]:
+        """The rows of which more go than come, or more come than go."""
+        names = names_of(table.columns)
+        with runtime.store.read() as snapshot:
+            old = tables.source(snapshot, table) if self.all_go else "old_rows"
+            parts = [f"SELECT {names}, -1 AS __weight FROM {old}", f"SELECT {names}, 1 AS __weight FROM new_rows"]
+            if self.files:
+                parts.append(f"SELECT {names}, 1 AS __weight FROM {native_scan([f.path for f in self.files])}")
+            weighed = summed(table.columns, f"({' UNION ALL '.join(parts)})")
+            text = f"SELECT * FROM {times(table.columns, weighed, sign)}"
+            given = {"old_rows": self.old, "new_rows": self.new}
+            wanted = arrow_schema(table.columns)
+            batches = native_batches(snapshot.cursor, text, 65_536, given)
+            yield from (conform(chunk, wanted) for chunk in chunked(batches))
+
+
+def _all_but(count: int, numbers: pa.ChunkedArray) -> pa.Array:
+    """The numbers of rows that are not among these."""
+    left = np.ones(count, bool)
+    left[numbers.to_numpy()] = False
+    return pa.array(np.flatnonzero(left))
 
 
 def _joined(parts: Sequence[pa.Table]) -> pa.Table:
@@ -136,19 +188,26 @@ def commit(
     table: Table,
     change: TableChange,
     label: str,
-    also: Callable[[Transaction], None] = lambda tx: None,
+    also: Callable[[Transaction], None] | None = None,
 ) -> None:
     """Make the change, in one epoch: the one way in which rows of a table come, go or become others.
 
-    Hold ``tables_lock`` since its places were read. ``also`` is done in the same commit.
+    Rows that would go and come again stay where they are. Hold ``tables_lock`` since its places were read. ``also`` is
+    done in the same commit, even if that changes no row.
     """
+    recording: Recording | None = None
     try:
         runtime.catalog.require_there(table)
-        change = change.written(runtime, table)
+        change = change.net(runtime, table).written(runtime, table)
+        if table.keep_changes is not None and not change.is_empty:
+            recording = Recording(runtime, table, label)
+            _record(runtime, table, change, recording)
 
-        def work(tx: Transaction) -> None:
-            if change.is_empty:
+        def work(tx: Transaction) -> bool:
+            if change.is_empty and also is None:
                 tx.unchanged()
+            if recording is not None:
+                recording.add(tx)
             if change.all_go:
                 tx.remove_segments(table.number)
                 tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
@@ -161,20 +220,43 @@ def commit(
             for file in change.files:
                 tx.add_segment(table.number, file.path, file.rows)
                 tx.count(table.number, file.rows)
-            if change.new.num_rows:
-                tables.append(runtime, tx, table, change.new)
+            flushed = tables.append(runtime, tx, table, change.new) if change.new.num_rows else False
             handing.add(tx)
-            also(tx)
+            if also is not None:
+                also(tx)
+            return bool(flushed or change.files or change.places.num_rows)
 
         handing = runtime.hand_on(table, partial(change.parts, runtime, table))
-        runtime.store.commit(work, label=label)
+        grown = runtime.store.commit(work, label=label)
     except BaseException:
         for file in change.files:
             runtime.store.let_go(file.path)
+        if recording is not None:
+            recording.let_go()
         raise
     committed()
     with runtime.tidying.after(f"merging states over {table.name}"):
         handing.after()
+    if grown:
+        rewriting.after(runtime, table)
+
+
+def _record(runtime: Runtime, table: Table, change: TableChange, recording: Recording) -> None:
+    """Have a change kept: rows that lie in files are not written again."""
+    try:
+        if change.is_net and change.all_go:
+            recording.take_all()
+        else:
+            recording.went.take(change.gone(runtime, table))
+        if change.is_net:
+            recording.came.take([change.new])
+            for file in change.files:
+                recording.came.name(file.path, file.rows)
+        else:
+            recording.came.take(change.come(runtime, table))
+    except BaseException:
+        recording.let_go()
+        raise
 
 
 def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
@@ -188,15 +270,6 @@ def add_files(runtime: Runtime, table: Table, files: Sequence[NewFile]) -> None:
     """Make written segments part of the table, as one epoch; they go if it fails."""
     with runtime.tables_lock:
         commit(runtime, table, TableChange.of_files(table, files), f"COPY {table.name}")
-
-
-def _chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
-    """All rows of a table, some at a time."""
-    with runtime.store.read() as snapshot:
-        names = ", ".join(quote_native(f.name) for f in table.columns)
-        text = f"SELECT {names} FROM {tables.source(snapshot, table)}"
-        wanted = arrow_schema(table.columns)
-        yield from (conform(chunk, wanted) for chunk in chunked(native_batches(snapshot.cursor, text, 65_536)))
 
 
 def count(snapshot: Snapshot, table: Table) -> int:

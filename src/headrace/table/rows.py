@@ -10,23 +10,20 @@ tail ever has. A row of a segment is deleted by noting its place beside the segm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.base.parquet_files import (
-    ROW_NUMBER,
-    native_scan,
-    parquet_writer,
-    write_parquet,
-)
+from headrace.base.native import conform, native_batches
+from headrace.base.parquet_files import ROW_NUMBER, native_scan, parquet_writer, write_parquet
 from headrace.base.values import python_values
 from headrace.catalog import Relation, Table
 from headrace.catalog.table import FILE, ROW
 from headrace.engine.plan_sql import quote_native
+from headrace.engine.work import chunked
 from headrace.errors import DataError
 from headrace.input.nested import first_hole, is_strict
 from headrace.runtime import Runtime
@@ -46,9 +43,18 @@ def tail_schema(table: Relation) -> pa.Schema:
 
 
 def source(
-    read: Snapshot | Transaction, table: Table, fields: Sequence[str] | None = None, *, placed: bool = False
+    read: Snapshot | Transaction,
+    table: Table,
+    fields: Sequence[str] | None = None,
+    *,
+    placed: bool = False,
+    of: Collection[str] | None = None,
+    tail: bool = True,
 ) -> str:
-    """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places."""
+    """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places.
+
+    Of all its segments, or of these, by the names of their files; and of the tail, if not told otherwise.
+    """
     names = ", ".join(quote_native(f) for f in (fields or [c.name for c in table.columns])) or "1 AS one"
 
     def part(place: str, of: str) -> str:
@@ -60,8 +66,8 @@ def source(
         left = f" AS s ANTI JOIN {gone} AS d ON d.row = s.{ROW_NUMBER}" if path.name in deleted else ""
         return part(f", {file} AS {FILE}, {ROW_NUMBER} AS {ROW}", native_scan([path], numbered=True) + left)
 
-    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number))]
-    files = read.segments(table.number)
+    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number))] if tail else []
+    files = [path for path in read.segments(table.number) if of is None or path.name in of]
     deleted = read.deleted(table.number) if files else {}
     alone = [path for path in files if placed or path.name in deleted]
     if together := [path for path in files if path not in alone]:
@@ -69,15 +75,24 @@ def source(
     return f"({' UNION ALL '.join([*parts, *map(of_file, alone)])})"
 
 
-def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> None:
-    """Add rows to the tail, in a commit."""
+def chunks(read: Snapshot, table: Table, of: Collection[str] | None = None, *, tail: bool = True) -> Iterator[pa.Table]:
+    """The rows of :func:`source`, some at a time."""
+    wanted = arrow_schema(table.columns)
+    text = f"SELECT * FROM {source(read, table, of=of, tail=tail)}"
+    yield from (conform(chunk, wanted) for chunk in chunked(native_batches(read.cursor, text, 65_536)))
+
+
+def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> bool:
+    """Add rows to the tail, in a commit; whether that became a segment."""
     if ROW in tx.schema(table.number).names:
         start = tx.epoch * _MOST_AT_ONCE + tx.written
         rows = rows.append_column(ROW, pa.array(np.arange(start, start + rows.num_rows)))
     tx.append(table.number, rows)
     tx.count(table.number, rows.num_rows)
-    if tx.rows(table.number) >= TAIL_ROWS:
-        _flush(runtime, tx, table)
+    if tx.rows(table.number) < TAIL_ROWS:
+        return False
+    _flush(runtime, tx, table)
+    return True
 
 
 @contextmanager
@@ -121,6 +136,7 @@ def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
         write_parquet(rows, file)
     tx.add_segment(table.number, file, rows.num_rows, altered=False)
     tx.replace(table.number, tx.schema(table.number).empty_table())
+    runtime.moved(tx, table)
 
 
 def check_not_null(table: Table, rows: pa.Table) -> None:

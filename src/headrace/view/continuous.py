@@ -12,13 +12,12 @@ from functools import partial
 import pyarrow as pa
 
 from headrace.base.parquet_files import footer_of
-from headrace.base.wording import counted
+from headrace.base.wording import counted, span_text
 from headrace.catalog import Note, View
 from headrace.engine.work import Static
 from headrace.keep.kept import KeptState
 from headrace.plan.nodes import tables_in
 from headrace.plan.pipelines import SplitPlan, State
-from headrace.sql.options import span_text
 from headrace.store import Snapshot, Transaction
 from headrace.types import arrow_schema
 from headrace.view import retention

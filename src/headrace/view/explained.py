@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from headrace.base.wording import span_text
 from headrace.catalog import View
 from headrace.engine.plan_sql import why_not_native
 from headrace.keep.explaining import by_size, indented, place_said
 from headrace.plan.nodes import kept_in, tables_in
 from headrace.plan.pipelines import SplitPlan
 from headrace.runtime import Runtime
-from headrace.sql.options import span_text
 
 
 def explained(runtime: Runtime, view: View, plan: SplitPlan) -> list[str]:

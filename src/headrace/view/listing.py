@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from headrace.base.wording import span_text
 from headrace.catalog import View
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import quote_native
 from headrace.inside.listing import Line, listing
 from headrace.keep.answers import Evaluated
 from headrace.keep.kept import KeptState
-from headrace.sql.options import span_text
 from headrace.store import Snapshot
 from headrace.table import query
 from headrace.types import BIGINT, DOUBLE, STRING, TIMESTAMP, Field
