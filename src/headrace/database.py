@@ -53,6 +53,7 @@ from headrace.sql.upkeep import Optimize, Vacuum
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
+from headrace.statement.following import ChangeReader, reader_of
 from headrace.statement.load import Loaded, Loader, SentBatch, target_of
 from headrace.statement.pump import Pumps
 from headrace.statement.read import KnownQuery, QueryReader
@@ -209,6 +210,16 @@ class Database:
         statement = s.Copy(name, (), path_given(pattern, "what to copy from"), given, Position(1, 1))
         with self.in_use():
             return self._run(statement, progress)
+
+    @public
+    def changes(self, table: str, since: int | None = None) -> ChangeReader:
+        """A reader of a table's changes: rows with ``_epoch``, and ``_weight``: 1 for one that came, -1 for one that went.
+
+        ``since`` is the ``position`` of an earlier reader, or a version. Without it the first rows are the whole table.
+        The table must keep its changes: ``CREATE TABLE … WITH (keep_changes = '1 day')``.
+        """
+        with self.in_use():
+            return reader_of(self._runtime, self.in_use, text_given(table, "the name of a table"), since)
 
     @public
     def attach(

@@ -14,6 +14,8 @@ from headrace.types import BIGINT, STRING, Field, Schema
 FILE, ROW = "__file", "__row"
 PLACE = (Field(FILE, STRING), Field(ROW, BIGINT))
 """The columns that say where a row of a table is, for whoever is to change it: nobody else sees them."""
+EPOCH, WEIGHT = "_epoch", "_weight"
+"""What readers of changes know of a row beside its columns: the epoch, and 1 if it came in it, -1 if it went."""
 
 
 @dataclass(frozen=True, slots=True)

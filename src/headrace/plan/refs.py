@@ -65,7 +65,9 @@ class VersionRef(RelationRef):
     position: Position | None = field(default=None, compare=False)
     """Where the statement says so."""
 
-    kind: ClassVar[str] = "version of table"
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "the table at a moment," if self.version is None else f"version {self.version} of table"
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ class Definer:
         """The relation with a number, which makes what it names certain from here on."""
         reads = (self._runtime.catalog.get(name) for name in relation.reads)
         found = numbered(relation, self._runtime.store.new_number(), reads)
-        return history.owning(self._runtime.store, found) if isinstance(found, Table) else found
+        return replace(found, owns={**found.owns, **history.owned(self._runtime.store, found)})
 
     def restart(self, name: str) -> str:
         """Begin a kept relation again, in one commit: its tables are read anew and its states emptied.

@@ -64,10 +64,8 @@ def _vacuumed(runtime: Runtime, table: Table, statement: Vacuum) -> Said:
     if statement.dry_run:
         with runtime.store.read() as snapshot:
             gone = history.would_let_go(snapshot, table, microseconds() - kept)
-        listed = gone.select(["version", "label"]).append_column(
-            "time", gone.column("moment").cast(pa.timestamp("us", tz="UTC"))
-        )
-        return listed.select(["version", "time", "label"]), ""
+        listed = gone.select(["version", "moment", "label"]).rename_columns(["version", "time", "statement"])
+        return listed, ""
 
     def work(tx: Transaction) -> LetGo:
         done = history.let_go(tx, table, tx.moment - kept)

@@ -90,10 +90,8 @@ class TableChange:
         found = cancelled(runtime, table, self.old, self.new)
         if found is None:
             return replace(self, is_net=alone)
-        old, new = (_all_but(n, numbers) for n, numbers in zip((self.old.num_rows, self.new.num_rows), found, strict=True))
-        return replace(
-            self, places=self.places.take(old), old=self.old.take(old), new=self.new.take(new), is_net=alone
-        )
+        old, new = _all_but(self.old.num_rows, found[0]), _all_but(self.new.num_rows, found[1])
+        return replace(self, places=self.places.take(old), old=self.old.take(old), new=self.new.take(new), is_net=alone)
 
     def written(self, runtime: Runtime, table: Table) -> TableChange:
         """The same, many new rows as a file."""

@@ -12,16 +12,18 @@ nothing is kept. Others are let go, at a later commit, once they have not been t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 
+from headrace.base.native import conform
 from headrace.base.parquet_files import native_scan
 from headrace.base.wording import counted
-from headrace.catalog import Table
+from headrace.catalog import Relation, Table
+from headrace.catalog.table import EPOCH, WEIGHT
 from headrace.errors import DataError, Position, SqlError
 from headrace.plan.refs import LogRef, VersionRef
 from headrace.runtime import Runtime
@@ -33,8 +35,6 @@ from headrace.types import BIGINT, INT, Field, Schema, arrow_schema
 CAME, WENT, VERSIONS = "came", "went", "versions"
 VERSION = "__version"
 """The version of a kept row."""
-EPOCH, WEIGHT = "_epoch", "_weight"
-"""What readers of changes know of a row beside its columns: the version, and 1 if it came, -1 if it went."""
 _VERSIONS = pa.schema(
     [
         ("version", pa.int64()),
@@ -53,17 +53,17 @@ def check_columns(columns: Schema, table: str, position: Position | None) -> Non
         if column.name.startswith("__") or column.name.lower() in (EPOCH, WEIGHT):
             raise SqlError(
                 "COLUMN_ALREADY_EXISTS",
-                f"{table} has a column {column.name}: its changes need {EPOCH}, {WEIGHT} and names with two underscores",
+                f"{table} has a column {column.name}: its changes need {EPOCH}, {WEIGHT} and names that begin with __",
                 position=position,
                 hint="give the column another name, or leave keep_changes out",
             )
 
 
-def owning(store: Store, table: Table) -> Table:
-    """The table with references to what the store is to hold of its history, if it is kept."""
-    if table.keep_changes is None:
-        return table
-    return replace(table, owns={**table.owns, **{role: store.new_number() for role in (CAME, WENT, VERSIONS)}})
+def owned(store: Store, relation: Relation) -> dict[str, int]:
+    """References to what the store is to hold of a table's history, if it is kept."""
+    if not isinstance(relation, Table) or relation.keep_changes is None:
+        return {}
+    return {role: store.new_number() for role in (CAME, WENT, VERSIONS)}
 
 
 def begin(tx: Transaction, table: Table, label: str) -> None:
@@ -225,7 +225,7 @@ def _past(read: Snapshot | Transaction, table: Table, horizon: int) -> pa.Chunke
 def versions(read: Snapshot | Transaction, table: Table) -> pa.Table:
     """The versions that can be read, oldest first."""
     return read.query(
-        "SELECT version, moment, label, inserted, deleted, moment AS time "
+        "SELECT version, make_timestamptz(moment) AS moment, label, inserted, deleted "
         f"FROM {read.table(table.owns[VERSIONS])} ORDER BY version"
     )
 
@@ -243,14 +243,14 @@ def version_of(read: Snapshot, table: Table, ref: VersionRef, moment: int | None
     if moment is None:
         assert ref.version is not None
         if ref.version > read.epoch:
-            raise _not_yet(table, f"version {ref.version}", f"the newest epoch is {read.epoch}", ref.position)
+            raise _not_yet(f"version {ref.version} of {table.name}", f"the newest epoch is {read.epoch}", ref.position)
         if ref.version < first:
-            raise _not_kept(read, table, f"version {ref.version}", ref.position)
+            raise _not_kept(read, table, f"version {ref.version} of {table.name} is", ref.position)
         return ref.version
     if moment > now:
-        raise _not_yet(table, f"its rows at {time_text(moment)}", f"it is {time_text(now)}", ref.position)
+        raise _not_yet(f"{table.name} at {time_text(moment)}", f"it is {time_text(now)}", ref.position)
     if moment < begun:
-        raise _not_kept(read, table, f"its rows at {time_text(moment)}", ref.position)
+        raise _not_kept(read, table, f"{table.name} at {time_text(moment)} is", ref.position)
     listed = read.table(table.owns[VERSIONS])
     found = read.query(f"SELECT max(version) AS version FROM {listed} WHERE moment <= {moment}")
     version: int = found.column("version")[0].as_py()
@@ -263,9 +263,9 @@ def range_of(read: Snapshot, table: Table, ref: LogRef) -> tuple[int, int]:
     since = first if ref.since is None else ref.since
     for epoch in (since, *([] if ref.until is None else [ref.until])):
         if epoch > read.epoch:
-            raise _not_yet(table, f"version {epoch}", f"the newest epoch is {read.epoch}", ref.position)
+            raise _not_yet(f"version {epoch} of {table.name}", f"the newest epoch is {read.epoch}", ref.position)
     if since < first:
-        raise _not_kept(read, table, f"changes after version {since}", ref.position)
+        raise _not_kept(read, table, f"changes of {table.name} after version {since} are", ref.position)
     return since, read.epoch if ref.until is None else ref.until
 
 
@@ -284,19 +284,19 @@ def time_text(moment: int) -> str:
         return f"{moment} microseconds after 1970"
 
 
-def _not_yet(table: Table, what: str, now: str, position: Position | None) -> DataError:
+def _not_yet(what: str, now: str, position: Position | None) -> DataError:
     return DataError(
-        "VERSION_NOT_YET", f"{table.name} has no {what}: {now}", position=position, hint="ask for one that has been"
+        "VERSION_NOT_YET", f"{what} has not been: {now}", position=position, hint="ask for one that has been"
     )
 
 
 def _not_kept(read: Snapshot, table: Table, what: str, position: Position | None) -> DataError:
     found = versions(read, table)
-    ends = [(found.column("version")[i].as_py(), time_text(found.column("moment")[i].as_py())) for i in (0, -1)]
+    ends = [(found.column("version")[i].as_py(), time_text(found.column("moment")[i].value)) for i in (0, -1)]
     kept = " to ".join(f"{version} ({time})" for version, time in dict.fromkeys(ends))
     return DataError(
         "VERSION_NOT_KEPT",
-        f"{table.name}: {what} are not kept any more" if what.startswith("changes") else f"{table.name}: {what} is not kept",
+        f"{what} not kept",
         position=position,
         hint=f"kept {'are' if len(set(ends)) > 1 else 'is'} {counted(found.num_rows, 'version')}, {kept}; "
         "headrace.versions lists them",
@@ -328,6 +328,29 @@ def changes(
     return f"(SELECT {names_of(tuple(f for f in log_columns(table) if f.name in fields)) or '1 AS one'} FROM {whole})"
 
 
+def whole(read: Snapshot, table: Table) -> tuple[int, pa.Table]:
+    """The version a table is at, and its rows as changes from nothing."""
+    version = newest(read, table)
+    columns = f"{names_of(table.columns)}, {version}::BIGINT AS {EPOCH}, 1::INTEGER AS {WEIGHT}"
+    return version, _log_rows(read, table, f"SELECT {columns} FROM {tables.source(read, table)}")
+
+
+def changed(read: Snapshot, table: Table, since: int) -> tuple[int, pa.Table]:
+    """The version a table is at, and its changes after an epoch, in the order of their epochs."""
+    since, until = range_of(read, table, LogRef(table.name, table.number, since))
+    text = f"SELECT * FROM {changes(read, table, since, until)} ORDER BY {EPOCH}"
+    return newest(read, table), _log_rows(read, table, text)
+
+
+def keeps_from(read: Snapshot, table: Table, since: int) -> bool:
+    """Whether all changes after an epoch are kept."""
+    return _first(read, table)[0] <= since
+
+
+def _log_rows(read: Snapshot, table: Table, text: str) -> pa.Table:
+    return conform(read.query(text), arrow_schema(log_columns(table)))
+
+
 def log_columns(table: Table) -> Schema:
     """What a reader of changes sees."""
     return (*(Field(c.name, c.type) for c in table.columns), Field(EPOCH, BIGINT), Field(WEIGHT, INT))
@@ -344,9 +367,7 @@ def _has_several(read: Snapshot, table: Table, since: int, until: int) -> bool:
 def _net_of_epochs(columns: Schema, rows: str) -> str:
     told = (*columns, Field(EPOCH, BIGINT))
     weighed = summed(told, f"(SELECT *, {WEIGHT} AS __weight FROM {rows})")
-    halves = [
-        f"SELECT *, {sign}::INTEGER AS {WEIGHT} FROM {times(told, weighed, sign)}" for sign in (1, -1)
-    ]
+    halves = [f"SELECT *, {sign}::INTEGER AS {WEIGHT} FROM {times(told, weighed, sign)}" for sign in (1, -1)]
     return f"({' UNION ALL '.join(halves)})"
 
 

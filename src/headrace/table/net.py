@@ -76,8 +76,8 @@ def cancelled(runtime: Runtime, table: Table, old: pa.Table, new: pa.Table) -> t
 
         pairs = native_query(
             cursor,
-            f"SELECT o.__at AS old, n.__at AS new FROM ({numbered('old_rows')}) AS o JOIN ({numbered('new_rows')}) AS n "
-            f"ON {same(columns, 'o', 'n')} AND o.__nth = n.__nth",
+            f"SELECT o.__at AS old, n.__at AS new FROM ({numbered('old_rows')}) AS o "
+            f"JOIN ({numbered('new_rows')}) AS n ON {same(columns, 'o', 'n')} AND o.__nth = n.__nth",
             {"old_rows": _with_numbers(old), "new_rows": _with_numbers(new)},
         )
     return (pairs.column("old"), pairs.column("new")) if pairs.num_rows else None
