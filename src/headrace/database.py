@@ -53,17 +53,20 @@ from headrace.sql.alter import Alter, RenameTo
 from headrace.sql.changes import Delete, Merge, Truncate, Update
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
+from headrace.sql.upkeep import Optimize, Vacuum
 from headrace.statement.alter import Alterer
 from headrace.statement.apply import Applied, Applier, How
 from headrace.statement.batch import Batch, seconds_of
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
+from headrace.statement.following import ChangeReader, reader_of
 from headrace.statement.load import Loaded, Loader, SentBatch, is_frame, target_of
 from headrace.statement.pump import Pumps
 from headrace.statement.read import KnownQuery, QueryReader
 from headrace.statement.result import Result
 from headrace.statement.running_result import RunningResult
+from headrace.statement.upkeep import keep_up
 from headrace.store import Store
 from headrace.store.place import place_of
 from headrace.store.writer import closed
@@ -299,6 +302,16 @@ class Database:
                 )
 
     @public
+    def changes(self, table: str, since: int | None = None) -> ChangeReader:
+        """A reader of a table's changes: rows with ``_epoch``, and ``_weight``, 1 for one that came, -1 if it went.
+
+        ``since`` is the ``position`` of an earlier reader, or a version. Without it the first rows are the whole table.
+        The table must keep its changes: ``CREATE TABLE … WITH (keep_changes = '1 day')``.
+        """
+        with self.in_use():
+            return reader_of(self._runtime, self.in_use, text_given(table, "the name of a table"), since)
+
+    @public
     def attach(
         self,
         frame: DataFrame,
@@ -450,6 +463,9 @@ class Database:
                 return self._result(explain(self._reader, self._keeper, statement.statement), whole=True)
             case s.Show():
                 return self._result(self._inside.shown(statement.what), whole=True)
+            case Optimize() | Vacuum():
+                rows, message = keep_up(self._runtime, statement)
+                return Result(rows, message=message)
             case s.Refresh():
                 return self._done(self._refresh(statement))
             case s.Describe():

@@ -76,6 +76,8 @@ class Runtime:
     """Hands a table's change on; hold ``tables_lock``."""
     copies: Copies = field(init=False)
     """What was written out of the database file, for Spark."""
+    moved: Callable[[Transaction, Table], None] = field(default=lambda tx, table: None)
+    """Called in each commit that puts rows of a table in other places and changes none of them."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:

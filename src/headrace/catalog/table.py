@@ -15,10 +15,12 @@ from headrace.types import BIGINT, STRING, Field, Schema
 FILE, ROW = "__file", "__row"
 PLACE = (Field(FILE, STRING), Field(ROW, BIGINT))
 """The columns that say where a row of a table is, for whoever is to change it: nobody else sees them."""
-WEIGHT, EPOCH = "__weight", "__epoch"
-"""How often a row of a change counts, and since when a row is there."""
-_STORES_OWN = (FILE, ROW, EPOCH, "file_row_number")
+_OURS = (FILE, ROW, "__epoch", "__weight")
+"""Columns that rows have beside a table's own: where they are, since when, and how often one counts in a change."""
+_STORES_OWN = (*_OURS, "file_row_number")
 """Names in the store that no column of a table has there."""
+EPOCH, WEIGHT = "_epoch", "_weight"
+"""What readers of changes know of a row beside its columns: the epoch, and 1 if it came in it, -1 if it went."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class Table(Relation):
 
     @property
     def reserved(self) -> Collection[str]:
-        return () if self.files is not None else (FILE, ROW, WEIGHT, EPOCH)
+        return () if self.files is not None else _OURS
 
     def refuse_rows(self, position: Position | None) -> None:
         if self.files is not None:
@@ -135,7 +137,7 @@ class Table(Relation):
         for check in self.checks:
             found.append(("# check", check.name, f"CHECK ({check.text}){self._renamed_in(check)}"))
         if self.keep_changes is not None:
-            found.append(("# keep_changes", span_text(self.keep_changes), ""))
+            found.append(("# keep_changes", span_text(self.keep_changes), "VERSION AS OF, headrace.changes"))
         return found
 
     def _renamed_in(self, check: Check) -> str:

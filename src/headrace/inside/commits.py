@@ -1,4 +1,5 @@
-"""``headrace.epochs`` and ``headrace.failures``: what was committed, and what failed afterwards."""
+"""``headrace.epochs``, ``headrace.versions``, ``headrace.failures``: what was committed, what is kept of it, and what
+failed afterwards."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.catalog import Table
 from headrace.inside.listing import LISTINGS, Asked, Listing
+from headrace.table import history
 from headrace.types import BIGINT, STRING, TIMESTAMP, Field, arrow_schema
 
 _EPOCHS = (
@@ -52,5 +55,29 @@ def _failures(asked: Asked) -> Iterable[Any]:
     return asked.runtime.tidying.failures
 
 
+_VERSIONS = (
+    Field("table", STRING),
+    Field("version", BIGINT),
+    Field("time", TIMESTAMP),
+    Field("statement", STRING),
+    Field("inserted", BIGINT),
+    Field("deleted", BIGINT),
+)
+
+
+class _Versions(Listing):
+    """The versions of tables that keep their changes."""
+
+    def read(self, asked: Asked, names: Any) -> pa.Table:
+        found = [arrow_schema(_VERSIONS).empty_table()]
+        for table in asked.runtime.catalog.of_kind(Table):
+            if table.keep_changes is not None:
+                rows = history.versions(asked.snapshot, table)
+                columns = [pa.repeat(table.name, rows.num_rows), *rows.columns]
+                found.append(pa.table(columns, schema=arrow_schema(_VERSIONS)))
+        return pa.concat_tables(found).select(list(names))
+
+
 LISTINGS["epochs"] = _Epochs(_EPOCHS, lambda asked: ())
+LISTINGS["versions"] = _Versions(_VERSIONS, lambda asked: ())
 LISTINGS["failures"] = Listing((Field("time", TIMESTAMP), Field("doing", STRING), Field("error", STRING)), _failures)

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 import pyarrow as pa
 
-from headrace.catalog import View
+from headrace.catalog import Table, View
 from headrace.errors import CatalogError, Position, SqlError
 from headrace.inside import commits, streams  # noqa: F401  (they register their listings)
 from headrace.inside.listing import Asked, OpenDatabase, all_listings, listing_of
@@ -20,9 +20,11 @@ from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.nodes import Leaf
 from headrace.plan.pipelines import State
-from headrace.plan.refs import SystemRef
+from headrace.plan.refs import LogRef, SystemRef
 from headrace.runtime import Runtime
+from headrace.sql.versions import no_history
 from headrace.store import Snapshot
+from headrace.table import history
 from headrace.types import Field, Schema
 
 
@@ -36,13 +38,15 @@ class Inside:
 
     # Names (the binder asks)
 
-    def scan(self, name: str, args: Sequence[str] | None, position: Position | None) -> Leaf:
+    def scan(self, name: str, args: Sequence[str | int] | None, position: Position | None) -> Leaf:
         """The scan of ``headrace.name`` or, with arguments, of ``headrace.name(…)``."""
         key = name.lower()
         if args is None and (found := listing_of(key)) is not None:
             return Leaf.of(SystemRef(key), found.columns)
         if args is not None and key == "state":
             return self._state_scan(args, position)
+        if args is not None and key == "changes":
+            return self._changes_scan(args, position)
         names = all_listings()
         near = get_close_matches(key, names, n=1)
         raise CatalogError(
@@ -51,18 +55,42 @@ class Inside:
             position=position,
             hint=f"did you mean headrace.{near[0]}?"
             if near and args is None
-            else f"there are {', '.join(f'headrace.{n}' for n in names)} and headrace.state('view')",
+            else f"there are {', '.join(f'headrace.{n}' for n in names)} and headrace.state('view'), "
+            "headrace.changes('table', 17)",
         )
 
-    def _state_scan(self, args: Sequence[str], position: Position | None) -> Leaf:
-        if len(args) not in (1, 2):
+    def _changes_scan(self, args: Sequence[str | int], position: Position | None) -> Leaf:
+        name, *epochs = args
+        since, until = (*(e for e in epochs if isinstance(e, int)), None, None)[:2]
+        if not isinstance(name, str) or len(epochs) > 2 or any(isinstance(e, str) for e in epochs):
+            raise SqlError(
+                "WRONG_NUM_ARGS",
+                "headrace.changes takes a table, the version after which changes are wanted, and the last one",
+                position=position,
+                hint="write headrace.changes('table', 17) or headrace.changes('table', 17, 25)",
+            )
+        if since is not None and until is not None and until < since:
+            raise SqlError(
+                "INVALID_ARGUMENT",
+                f"version {until} is not after version {since}",
+                position=position,
+                hint="write the older one first",
+            )
+        table = self._opened.runtime.catalog.get(name, position=position)
+        if not isinstance(table, Table) or table.keep_changes is None:
+            raise no_history(table, f"headrace.changes('{table.name}')", position)
+        return Leaf.of(LogRef(table.name, table.number, since, until, position), history.log_columns(table))
+
+    def _state_scan(self, args: Sequence[str | int], position: Position | None) -> Leaf:
+        if len(args) not in (1, 2) or not all(isinstance(arg, str) for arg in args):
             raise SqlError(
                 "WRONG_NUM_ARGS",
                 f"headrace.state takes a view and, where it keeps several states, one of them; {len(args)} are given",
                 position=position,
                 hint="write headrace.state('view') or headrace.state('view', 's1')",
             )
-        found: View = self._opened.runtime.catalog.get(args[0], View, position=position)
+        names_ = [str(arg) for arg in args]
+        found: View = self._opened.runtime.catalog.get(names_[0], View, position=position)
         if not found.is_kept:
             raise CatalogError(
                 "VIEW_KEEPS_NOTHING",
@@ -72,7 +100,7 @@ class Inside:
             )
         view: Kept = self._keeper.get(found.name)
         names = [s.name for s in view.states]
-        wanted = args[1].lower() if len(args) > 1 else names[0]
+        wanted = names_[1].lower() if len(args) > 1 else names[0]
         if wanted not in names:
             raise CatalogError(
                 "STATE_NOT_FOUND",

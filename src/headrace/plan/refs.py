@@ -9,8 +9,11 @@ relation of its database ever has; a name alone never decides what is meant.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
+
+from headrace.errors import Position
+from headrace.plan.exprs import Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,33 @@ class TableRef(RelationRef):
     """A table's rows, as of the epoch the plan is run at."""
 
     kind: ClassVar[str] = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRef(RelationRef):
+    """A table's rows as they were: at the end of an epoch, or at a moment."""
+
+    version: int | None = None
+    moment: Expr | None = None
+    """A constant, in microseconds since 1970, found when the plan is run."""
+    position: Position | None = field(default=None, compare=False)
+    """Where the statement says so."""
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "the table at a moment," if self.version is None else f"version {self.version} of table"
+
+
+@dataclass(frozen=True, slots=True)
+class LogRef(RelationRef):
+    """What was kept of a table's changes: rows with the epochs they came or went in."""
+
+    since: int | None = None
+    """All after this epoch; None for as far back as is kept."""
+    until: int | None = None
+    position: Position | None = field(default=None, compare=False)
+
+    kind: ClassVar[str] = "kept changes of"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from headrace.catalog.table import WEIGHT
 from headrace.plan.aggregates import MERGEABLE, decompose, merge
 from headrace.plan.exprs import Agg, Call, Cast, Column, Expr, Literal
 from headrace.plan.moments import VARIANCES
@@ -27,6 +26,8 @@ from headrace.plan.nodes import Filter, InvalidPlan, Join, Leaf, Node, Project, 
 from headrace.plan.refs import Ref
 from headrace.types import BIGINT, DOUBLE
 
+WEIGHT = "__weight"
+"""The column of an input's rows that says how often each counts: a bigint, not NULL."""
 _ONCE = Literal(BIGINT, 1)
 
 

@@ -5,6 +5,9 @@ multiset: each with ``_epoch``, the end, and ``_weight``, +1 for a row that came
 went. The first link starts from nothing, so the weights of a chain add up to the view. Links are
 made when somebody asks, never changed, and shared by all who read: asked again, a reader that
 failed gets the same rows. Old links are folded into the first one once there are many.
+
+A table that keeps its changes (``table/history.py``) need not be compared: a link has what was kept, row by row with
+the epoch it came or went in. Only what is not kept any more is found by comparing.
 """
 
 from __future__ import annotations
@@ -18,12 +21,11 @@ import pyarrow.compute as pc
 from headrace.base.native import conform, native_connection, native_query
 from headrace.base.parquet_files import parquet_rows
 from headrace.base.private import has_shape, make_folder, read_json
+from headrace.catalog.table import EPOCH, WEIGHT
 from headrace.errors import DataError
 from headrace.spark.published import CHANGES, write_rows
 from headrace.stream.inbox import write_whole
 
-EPOCH = "_epoch"
-WEIGHT = "_weight"
 KEPT_LINKS = 1024
 """Links kept apart; past this the older half is folded into one."""
 
@@ -82,17 +84,25 @@ class Chain:
         links = self.links()
         if links and epoch <= links[-1].end:
             return links[-1].end
-        make_folder(self.folder)
-        before = self._answer(links[-1].end) if links else None
-        changed = _difference(rows.slice(0, 0) if before is None else before, rows, epoch)
+        before = self._answer(links) if links else rows.slice(0, 0)
+        return self._linked(links, epoch, _difference(before, rows, epoch), rows)
+
+    def extend(self, epoch: int, changed: pa.Table) -> int:
+        """Bring the chain up to ``epoch`` with all that has changed since its head, rows with epochs and weights."""
+        return self._linked(self.links(), epoch, changed, None)
+
+    def _linked(self, links: list[Link], epoch: int, changed: pa.Table, answer: pa.Table | None) -> int:
+        head = links[-1].end if links else 0
         if changed.num_rows == 0:
-            return links[-1].end if links else 0
-        link = Link(links[-1].end if links else 0, epoch)
+            return head
+        make_folder(self.folder)
+        link = Link(head, epoch)
         write_rows(self.folder / link.file, changed)
-        write_rows(self._answer_file(epoch), rows)
+        if answer is not None:
+            write_rows(self._answer_file(epoch), answer)
         self._settle([*links, link])
         if links:
-            self._answer_file(links[-1].end).unlink(missing_ok=True)
+            self._answer_file(head).unlink(missing_ok=True)
         if len(links) >= KEPT_LINKS:
             self._fold()
         return epoch
@@ -112,8 +122,13 @@ class Chain:
     def _settle(self, links: list[Link]) -> None:
         write_whole(self.folder / "chain.json", [[link.start, link.end] for link in links])
 
-    def _answer(self, epoch: int) -> pa.Table:
-        return parquet_rows(self._answer_file(epoch))
+    def _answer(self, links: list[Link]) -> pa.Table:
+        """What the links add up to."""
+        try:
+            return parquet_rows(self._answer_file(links[-1].end))
+        except FileNotFoundError:
+            rows = pa.concat_tables([parquet_rows(self.folder / link.file) for link in links])
+            return _net(rows, links[-1].end).drop_columns([EPOCH, WEIGHT])
 
     def _answer_file(self, epoch: int) -> Path:
         return self.folder / f"answer-{epoch}.parquet"

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from headrace.base.parquet_files import write_parquet
 from headrace.base.private import has_shape, inside, make_folder, open_file, parse_json, read_bytes, read_json
-from headrace.catalog import Relation, file_name, from_json, to_json
+from headrace.catalog import Relation, Table, file_name, from_json, to_json
 from headrace.engine.failures import packed, restored
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, StoreError
 from headrace.store.directory import SCRATCH, remove
@@ -31,6 +31,7 @@ from headrace.stream.inbox import INBOX, owned, ring, write_whole
 
 if TYPE_CHECKING:
     from headrace.database import Database
+    from headrace.spark.changes import Chain
 
 CATALOG = "catalog.json"
 PUBLISHED = "published"
@@ -218,9 +219,24 @@ def reply_to(db: Database, question: dict[str, str]) -> dict[str, Any]:
 
     found = readable(db.path, question["relation"])
     if question["what"] == "changes":
-        return {"epoch": changes.Chain(db.path, found.key).advance(*db.rows_at(found.relation.name))}
+        return {"epoch": _advanced(db, changes.Chain(db.path, found.key), found.relation)}
     epoch, rows = db.rows_at(found.relation.name)
     return {"file": publish(db.path, found.key, epoch, rows).name, "epoch": epoch}
+
+
+def _advanced(db: Database, chain: Chain, relation: Relation) -> int:
+    """The head of a chain, brought up to now: by what was kept of a table's changes, or by comparing rows."""
+    from headrace.table import history
+
+    table = db.catalog.get(relation.name)
+    if isinstance(table, Table) and table.keep_changes is not None:
+        with db.runtime.store.read() as snapshot:
+            head = chain.head()
+            if not head:
+                return chain.extend(*history.whole(snapshot, table))
+            if history.keeps_from(snapshot, table, head):
+                return chain.extend(*history.changed(snapshot, table, head))
+    return chain.advance(*db.rows_at(relation.name))
 
 
 def is_ask(bell: str) -> bool:

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from headrace.base.parquet_files import footer_of, open_parquet
+from headrace.catalog.table import EPOCH, WEIGHT
 from headrace.errors import CatalogError, DataError
 from headrace.rings import Ring, Scan
 from headrace.rings.flight import plain_schema
@@ -29,7 +30,7 @@ from headrace.rings.home import find_ring
 from headrace.rings.layout import WORKERS
 from headrace.rings.ring import retried
 from headrace.rings.scan import ReaderTicket, WindowOver
-from headrace.spark.changes import EPOCH, WEIGHT, Chain
+from headrace.spark.changes import Chain
 from headrace.spark.published import KnownRelation, ask, published_file, readable
 from headrace.spark.sink import BatchSink, StreamSink
 from headrace.stream.inbox import owned, require_database

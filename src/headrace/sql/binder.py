@@ -53,6 +53,7 @@ from headrace.sql.statements import parse
 from headrace.sql.store_assignment import stored, targets_of, with_defaults
 from headrace.sql.subqueries import Around
 from headrace.sql.system import System, is_system, name_of, system_scan
+from headrace.sql.versions import version_scan
 from headrace.types import BOOLEAN, STRING, VOID, quote
 
 Ctes = Mapping[str, Node]
@@ -72,7 +73,7 @@ _SELECT_PARTS = {
 }
 _SET_PARTS = {"with_", "this", "expression", "distinct", "order", "limit", "offset"}
 _QUERY_PARTS = {"this", "with_", "order", "limit", "offset"}
-_TABLE_PARTS = {"this", "alias", "db", "catalog", "sample"}
+_TABLE_PARTS = {"this", "alias", "db", "catalog", "sample", "version"}
 _ITEM_PARTS = {"this", "alias", "sample"}
 _EXISTENCE: dict[str, JoinKind] = {"SEMI": "semi", "ANTI": "anti"}
 _JOINS: dict[str, JoinKind | Choice["right"]] = {"": "inner", "LEFT": "left", "RIGHT": "right", "FULL": "full"}
@@ -295,6 +296,8 @@ class Binder:
         return drawn_from(self._whole_relation(table, ctes), table.args.get("sample"))
 
     def _whole_relation(self, table: exp.Table, ctes: Ctes) -> Node:
+        if table.args.get("version") is not None:
+            return self._version(table, ctes)
         if is_system(table):
             key = f"headrace.{text_of(table.this).lower()}"
             if key not in self._scans:
@@ -320,6 +323,19 @@ class Binder:
         if name not in self._scans:
             self._scans[name] = self._placed(relation, self._named(relation), place, position_of(table))
         return self._scans[name]
+
+    def _version(self, table: exp.Table, ctes: Ctes) -> Node:
+        """A table as it was."""
+        version = table.args["version"]
+        if table.args.get("db") or not isinstance(table.this, exp.Identifier) or table.name.lower() in ctes:
+            raise SqlError(
+                "UNSUPPORTED_FEATURE.TIME_TRAVEL",
+                f"{text_of(version)} of {name_of(table)}, which is no table",
+                position=position_of(version),
+                hint="name a version of the tables that it reads",
+            )
+        relation = self.catalog.get(table.name.partition("@")[0], position=position_of(table))
+        return version_scan(relation, version, self.analyzer, in_view=self.system is None)
 
     def _named(self, relation: Relation) -> Node:
         """The rows of a relation; the same node however often it is named."""

@@ -463,15 +463,36 @@ class Grammar(Expressions):
         parts = self.relation_name()
         if self.word() == "(" and parts.get("db") is not None:
             return self.table_function(start, parts["db"])
-        if (
-            self.word() in ("VERSION", "TIMESTAMP", "SYSTEM_VERSION", "SYSTEM_TIME", "FOR")
-            and self.word(1) in (*("AS", "SYSTEM_VERSION", "SYSTEM_TIME", "VERSION", "TIMESTAMP"),)
-            and (self.word(2) in ("OF", "AS") or self.word(1) != "AS")
-        ):
-            raise Beyond("a version of a relation")
+        if (version := self.version()) is not None:
+            parts["version"] = version
         if self.word() == "WITH" and self.word(1) == "(":
             raise Beyond("options of a relation")
         return self.with_alias(exp.Table(**parts), start)
+
+    def version(self) -> exp.Version | None:
+        """``VERSION AS OF 17``, ``FOR SYSTEM_TIME AS OF '2026-01-01'``."""
+        start = self.at
+        self.take("FOR")
+        word = self.word()
+        kind = {"VERSION": "VERSION", "SYSTEM_VERSION": "VERSION", "TIMESTAMP": "TIMESTAMP", "SYSTEM_TIME": "TIMESTAMP"}
+        if word not in kind or (self.word(1), self.word(2)) != ("AS", "OF"):
+            self.at = start
+            return None
+        self.at += 3
+        if kind[word] == "TIMESTAMP":
+            given = self.value()
+        elif self.kind() is Kind.STRING:
+            given = self.string_literal("a version")
+        elif self.kind() is Kind.NUMBER and self.tokens[self.at].text.isdigit():
+            given = self.made_number()
+        else:
+            self.fail("a version: a whole number")
+        return self.made(exp.Version(this=kind[word], kind="AS OF", expression=given), start)
+
+    def made_number(self) -> exp.Literal:
+        """The whole number that is next."""
+        self.at += 1
+        return self.made(exp.Literal(this=self.tokens[self.at - 1].text, is_string=False), self.at - 1)
 
     def relation_name(self) -> dict[str, exp.Expr]:
         """``[[catalog.]schema.]name``, or ``stream@OLDEST``."""

@@ -93,6 +93,8 @@ def spark_block(
         whole = span_of(table)
         assert first is not None and last is not None and whole is not None
         cuts.append((first.start, last.end, name))
+        if (version := table.args.get("version")) is not None:
+            cuts.append(_instead(version, ""))  # the input is of that version
         drawn(table)
         if not table.args.get("alias") and not _stands_alone(table):
             cuts.append((whole.end, whole.end, f" AS {quote(name_of(table))}"))

@@ -23,6 +23,7 @@ from headrace.sql.files_clause import files_clause, is_own
 from headrace.sql.lexer import Kind, place, tokens
 from headrace.sql.options import buffer_of, keep_changes_of, view_options, with_options
 from headrace.sql.token_reader import Beyond
+from headrace.sql.upkeep import Upkeep, optimize, vacuum
 from headrace.types import Schema
 
 
@@ -151,7 +152,7 @@ class Refresh:
 
 
 F = TypeVar("F", bound="Callable[[StatementReader], Create]")
-Statement = Create | Alter | Insert | Change | Copy | Query | Explain | Show | Describe | Drop | Refresh
+Statement = Create | Alter | Insert | Change | Copy | Query | Explain | Show | Describe | Drop | Refresh | Upkeep
 
 # Statements of later work or of Spark's that Headrace does not run, by their first word, and what to write instead.
 _ALONE = "leave it out: each statement commits by itself; several are one in Python: with db.batch(): …"
@@ -245,6 +246,10 @@ class StatementReader(Cursor):
             return alter(self)
         if first == "REFRESH":
             return self.refresh()
+        if first == "OPTIMIZE":
+            return optimize(self)
+        if first == "VACUUM":
+            return vacuum(self)
         if first in _NOT_YET:
             what, instead = _NOT_YET[first]
             raise NotYetSupported(what, position=self.position(), hint=instead)

@@ -15,7 +15,7 @@ from headrace.sql.source import position_of, text_of
 class System(Protocol):
     """What the schema ``headrace`` holds."""
 
-    def scan(self, name: str, args: Sequence[str] | None, position: Position | None) -> Leaf:
+    def scan(self, name: str, args: Sequence[str | int] | None, position: Position | None) -> Leaf:
         """The scan of ``headrace.name``, or of ``headrace.name(args…)``."""
 
 
@@ -42,12 +42,15 @@ def system_scan(table: exp.Table, system: System | None) -> Leaf:
         )
     if isinstance(table.this, exp.Identifier):
         return system.scan(name, None, position)
+    args: list[str | int] = []
     for arg in table.this.expressions:
-        if not (isinstance(arg, exp.Literal) and arg.is_string):
-            raise SqlError(
-                "INVALID_ARGUMENT",
-                f"headrace.{name} takes names in quotes, not {text_of(arg)}",
-                position=position_of(arg) or position,
-                hint=f"write headrace.{name}('view')",
-            )
-    return system.scan(name, [a.name for a in table.this.expressions], position)
+        if isinstance(arg, exp.Literal) and (arg.is_string or (args and arg.name.isdecimal())):
+            args.append(arg.name if arg.is_string else int(arg.name))
+            continue
+        raise SqlError(
+            "INVALID_ARGUMENT",
+            f"headrace.{name} takes names in quotes{', and then numbers' if args else ''}, not {text_of(arg)}",
+            position=position_of(arg) or position,
+            hint=f"write headrace.{name}('name')",
+        )
+    return system.scan(name, args, position)

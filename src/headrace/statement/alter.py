@@ -20,7 +20,7 @@ from headrace.sql import alter as a
 from headrace.statement.define import Definer, News
 from headrace.statement.readers import readers_of_change
 from headrace.store import Transaction
-from headrace.table import changing, constraints
+from headrace.table import changing, constraints, history
 from headrace.table import rows as tables
 from headrace.types import Field
 
@@ -74,7 +74,9 @@ class Alterer:
             case a.DropCheck():
                 return self._drop_check(relation, action)
             case a.SetKeepChanges():
-                self._commit(relation, replace(relation, keep_changes=action.microseconds))
+                if action.microseconds is not None:
+                    history.check_columns(relation.columns, relation.name, statement.action_position)
+                self._commit(relation, history.kept_for(self._runtime.store, relation, action.microseconds))
         return f"table {relation.name} altered"
 
     def _refuse(self, statement: a.Alter, relation: Relation) -> NoReturn:
@@ -133,7 +135,7 @@ class Alterer:
             else:
                 number = new.last_column + 1
                 new = replace(new, columns=(*new.columns, replace(field, id=number)), last_column=number)
-        check_names(new, action.columns[0].position)
+        self._check_names(new, action.columns[0].position)
         self._commit(relation, new, self._reshaping(relation, new))
         return f"{relation.kind} {relation.name} has {_listed(c.field.name for c in action.columns)} now"
 
@@ -183,7 +185,7 @@ class Alterer:
         else:
             columns = tuple(replace(c, name=action.new) if c is column else c for c in relation.columns)
             new = replace(relation, columns=columns)
-        check_names(new, action.new_position)
+        self._check_names(new, action.new_position)
         self._commit(relation, new)
         return f"{relation.name}.{column.name} is called {action.new} now"
 
@@ -200,9 +202,9 @@ class Alterer:
     def _add_check(self, table: Table, action: a.AddCheck) -> str:
         check = constraints.check_of(self._runtime, action.check, table)
         new = replace(table, checks=(*table.checks, check))
-        broken = constraints.violation(
-            self._runtime, replace(new, checks=(check,)), changing.chunks(self._runtime, table)
-        )
+        with self._runtime.store.read() as snapshot:
+            rows = tables.chunks(snapshot, table)
+            broken = constraints.violation(self._runtime, replace(new, checks=(check,)), rows)
         if broken is not None:
             raise DataError(
                 "NEW_CHECK_CONSTRAINT_VIOLATION",
@@ -229,6 +231,11 @@ class Alterer:
         return f"table {table.name} has no constraint {action.name} any more"
 
     # Parts
+
+    def _check_names(self, relation: Relation, position: Position) -> None:
+        check_names(relation, position)
+        if isinstance(relation, Table) and relation.keep_changes is not None:
+            history.check_columns(relation.columns, relation.name, position)
 
     def _require_new(self, relation: Relation, name: str, position: Position) -> None:
         if any(c.name.lower() == name.lower() for c in relation.columns):
@@ -271,7 +278,8 @@ class Alterer:
         def all_of_it(tx: Transaction) -> News:
             made = tx.redefine(old.name, to_json(new), new.name)
             work(tx)
-            if isinstance(old, Table):
+            if isinstance(old, Table) and isinstance(new, Table):
+                history.alter(tx, old, new, f"ALTER TABLE {old.name}")
                 tx.note_change(old.number)
             news = News([(new.name, new, made)])
             if new.name.lower() != old.name.lower():

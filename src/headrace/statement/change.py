@@ -26,7 +26,6 @@ from headrace.plan.nodes import Node, Project, streams_in
 from headrace.plan.rules import optimize
 from headrace.runtime import Runtime
 from headrace.sql import changes as c
-from headrace.sql.binder import Binder
 from headrace.sql.nondeterminism import nondeterministic_call
 from headrace.sql.source import position_of
 from headrace.sql.store_assignment import cast_for_store, storing
@@ -186,7 +185,7 @@ class Changer:
             if a.column.lower() in named:
                 raise SqlError("COLUMN_ALREADY_EXISTS", f"column {a.column} is set twice", position=a.position)
             named.add(a.column.lower())
-        bound = Binder(self._runtime.catalog, self._runtime.analyzer()).query(tree)
+        bound = self._reader.binder().query(tree)
         if streams_in(bound):
             raise NotYetSupported(
                 "a stream in a statement that changes a table",

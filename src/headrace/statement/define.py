@@ -25,6 +25,7 @@ from headrace.sql import statements as s
 from headrace.statement.readers import repointed
 from headrace.store import Transaction, writing
 from headrace.table import files as file_tables
+from headrace.table import history
 from headrace.table import rows as tables
 from headrace.table.constraints import check_of, default_of
 from headrace.types import MAP_HINT, VOID, Field, Schema, arrow_schema
@@ -67,11 +68,13 @@ class Definer:
                 names = tuple(c.name for c in statement.columns if c.name.lower() in key)
                 keep_changes = statement.keep_changes
                 table = Table(statement.name, statement.columns, names, keep_changes=keep_changes)
+                _check_kept(table, statement.position)
                 relation = self._with_rules(table, statement)
 
             def work(tx: Transaction) -> None:
-                for ref in relation.owns.values():
-                    tx.create_relation(ref, tables.tail_schema(relation))
+                if isinstance(relation, Table):
+                    tx.create_relation(relation.number, tables.tail_schema(relation))
+                    history.begin(tx, relation, f"CREATE TABLE {relation.name}")
 
             try:
                 if isinstance(relation, Stream) and relation.buffer is not None:
@@ -124,6 +127,7 @@ class Definer:
 
     def create_filled(self, table: Table, rows: pa.Table, statement: s.Create) -> str:
         """A table and its first rows, in one commit."""
+        _check_kept(table, statement.position)
         table = self._numbered(table)
         relation = table.number
         rows = rows.rename_columns([c.name for c in table.columns]).cast(arrow_schema(table.columns))
@@ -136,6 +140,7 @@ class Definer:
             else:
                 tx.add_segment(relation, file, rows.num_rows)
                 tx.count(relation, rows.num_rows)
+            history.begin(tx, table, f"CREATE TABLE {table.name}")
 
         try:
             if file is not None:
@@ -226,7 +231,8 @@ class Definer:
     def _numbered(self, relation: R) -> R:
         """The relation with a number, which makes what it names certain from here on."""
         reads = (self._runtime.catalog.get(name) for name in relation.reads)
-        return numbered(relation, self._runtime.store.new_number(), reads)
+        found = numbered(relation, self._runtime.store.new_number(), reads)
+        return replace(found, owns={**found.owns, **history.owned(self._runtime.store, found)})
 
     def restart(self, name: str) -> str:
         """Begin a kept relation again, in one commit: its tables are read anew and its states emptied.
@@ -341,6 +347,11 @@ class Definer:
         except BaseException:
             self._runtime.writer_version = before
             raise
+
+
+def _check_kept(table: Table, position: Position) -> None:
+    if table.keep_changes is not None:
+        history.check_columns(table.columns, table.name, position)
 
 
 def _stream(statement: s.CreateStream) -> Stream:

@@ -139,13 +139,17 @@ class QueryReader:
 
     def plan(self, statement: s.Query | s.Insert) -> Node:
         """The plan of a query, or of the rows an INSERT stores, checked for what cannot be asked yet."""
-        binder = Binder(self._catalog, self._runtime.analyzer(), self._inside)
+        binder = self.binder()
         if isinstance(statement, s.Query):
             plan = optimize(binder.query(statement.query))
         else:
             target = target_of(self._catalog, statement.name, statement.position)
             plan = optimize(binder.assignment(statement.query, target, statement.columns, statement.position))
         return plan
+
+    def binder(self) -> Binder:
+        """One that knows the schema ``headrace`` and versions of tables, for what is run now and not kept."""
+        return Binder(self._catalog, self._runtime.analyzer(), self._inside)
 
     def rows(self, asked: KnownQuery | s.Query | s.Insert) -> pa.Table:
         """The rows of a query, or those an INSERT stores; a query of streams is waited for."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from headrace.errors import CatalogError, StoreError
 from headrace.store.directory import broken, checksum, sync_file
-from headrace.store.format import FORMAT, identifier, literal
+from headrace.store.format import FORMAT, identifier, literal, microseconds
 from headrace.store.ledger import CATALOG, MARKS, Ledger, bareness_of, filling_of, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, Stored, key_of, no_relation
 from headrace.store.snapshot import Snapshot
@@ -133,6 +134,13 @@ class Transaction(Snapshot):
         """Whether anything was changed, since somebody last said no."""
         self.shared = False
         """Whether several statements have it, one after the other."""
+        self._checked: dict[str, tuple[int, int]] = {}
+        """Files named in this epoch, with their sizes and checksums."""
+
+    @cached_property
+    def moment(self) -> int:
+        """When this epoch is, in microseconds; fixed when it is first asked for."""
+        return microseconds()
 
     def unchanged(self) -> None:
         """Say that this work changed nothing: it is rolled back and takes no epoch."""
@@ -451,9 +459,11 @@ class Transaction(Snapshot):
             raise StoreError(
                 "SEGMENT_MISPLACED", f"{file} is not in {self._segments}", hint="write it where new_segment() says"
             )
-        with writing(file):
-            sync_file(file)
-            size, check = checksum(file)
+        if file.name not in self._checked:
+            with writing(file):
+                sync_file(file)
+                self._checked[file.name] = checksum(file)
+        size, check = self._checked[file.name]
         key = key_of(relation)
         self._execute(
             "INSERT INTO book.segments VALUES "
@@ -465,19 +475,41 @@ class Transaction(Snapshot):
         if altered:
             self.changed.add(key)
 
-    def remove_segments(self, relation: Stored, *, altered: bool = True) -> None:
-        """Take all files out of the relation. Those that no other relation has are deleted when no open
-        snapshot can need them."""
-        key = key_of(relation)
+    def share_segments(self, relation: Stored, of: Stored, files: Collection[str]) -> None:
+        """Have the relation name files of another one too, from this epoch on."""
+        if files:
+            listed = ", ".join(map(literal, files))
+            self._execute(
+                f"INSERT INTO book.segments SELECT {literal(key_of(relation))}, file, rows, {self.epoch}, bytes, crc "
+                f"FROM book.segments WHERE relation = {literal(key_of(of))} AND file IN ({listed})"
+            )
+            self.changed.add(key_of(relation))
+
+    def remove_segments(
+        self,
+        relation: Stored,
+        *,
+        files: Collection[str] | None = None,
+        until: int | None = None,
+        altered: bool = True,
+    ) -> int:
+        """Take all files out of the relation, or these, or those it names since this epoch at the latest; says how
+        many. Those that no other relation has are deleted when no open snapshot can need them."""
+        where = f"WHERE relation = {literal(key_of(relation))}"
         self.altered = True
-        gone = self._fetch(f"DELETE FROM book.segments WHERE relation = {literal(key)} RETURNING file")
+        if files is not None:
+            where += f" AND file IN ({', '.join(map(literal, files)) or 'NULL'})"
+        gone = self._fetch(
+            f"DELETE FROM book.segments {where}{f' AND epoch <= {until}' if until is not None else ''} RETURNING file"
+        )
         if gone:
-            self._execute(f"DELETE FROM book.deleted WHERE relation = {literal(key)}")
             listed = ", ".join(literal(file) for (file,) in gone)
+            self._execute(f"DELETE FROM book.deleted {where} AND file IN ({listed})")
             kept = {file for (file,) in self._fetch(f"SELECT file FROM book.segments WHERE file IN ({listed})")}
             self.doomed += [self._segments / file for (file,) in gone if file not in kept]
         if gone and altered:
-            self.changed.add(key)
+            self.changed.add(key_of(relation))
+        return len(gone)
 
     def delete_from_segments(self, relation: Stored, places: pa.Table) -> None:
         """Leave rows of the relation's files out from this epoch on: their ``file``, by name, and ``row``, from 0."""

@@ -27,7 +27,7 @@ from headrace.errors import StoreError
 from headrace.store.batch import OpenBatch, nested_commit
 from headrace.store.directory import Directory, Marker, broken
 from headrace.store.durability import BULK_ROWS
-from headrace.store.format import COUNTED, microseconds
+from headrace.store.format import COUNTED
 from headrace.store.ledger import Ledger
 from headrace.store.snapshot import Readers
 from headrace.store.transaction import Transaction, writing
@@ -253,7 +253,7 @@ class Writer:
             if not tx.takes_epoch:
                 self._roll_back()
                 return result
-            at = microseconds()
+            at = tx.moment
             ledger.announce(tx.epoch, tx.changed)
             batches = {key: pa.concat_tables(rows) for key, rows in tx.batches.items()}
             ledger.recent.note(tx.epoch, batches, tx.renewed, tx.made)

@@ -13,16 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.base.native import conform, native_batches
-from headrace.base.parquet_files import ROW_NUMBER, write_parquet
+from headrace.base.parquet_files import ROW_NUMBER, native_scan, write_parquet
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
-from headrace.engine.plan_sql import quote_native
 from headrace.engine.work import chunked
 from headrace.errors import NotYetSupported
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
-from headrace.table import constraints
+from headrace.table import constraints, rewriting
 from headrace.table import rows as tables
+from headrace.table.history import Recording
+from headrace.table.net import cancelled, names_of, summed, times
 from headrace.types import arrow_schema
 
 
@@ -48,6 +49,8 @@ class TableChange:
     """More of them, in segments that are written already: they go again if the change is not committed."""
     all_go: bool = False
     """Whether all rows go that are there, wherever they are."""
+    is_net: bool = False
+    """Whether it is known that no row that goes is equal to one that comes."""
 
     @staticmethod
     def nothing(table: Table) -> TableChange:
@@ -81,6 +84,15 @@ class TableChange:
             self.all_go or other.all_go,
         )
 
+    def net(self, runtime: Runtime, table: Table) -> TableChange:
+        """The same, without the rows at hand that would go and come again."""
+        alone = not (self.all_go and (self.new.num_rows or self.files)) and not (self.old.num_rows and self.files)
+        found = cancelled(runtime, table, self.old, self.new)
+        if found is None:
+            return replace(self, is_net=alone)
+        old, new = _all_but(self.old.num_rows, found[0]), _all_but(self.new.num_rows, found[1])
+        return replace(self, places=self.places.take(old), old=self.old.take(old), new=self.new.take(new), is_net=alone)
+
     def written(self, runtime: Runtime, table: Table) -> TableChange:
         """The same, many new rows as a file."""
         if self.new.num_rows < tables.TAIL_ROWS:
@@ -95,13 +107,51 @@ class TableChange:
         return replace(self, new=self.new.slice(0, 0), files=(*self.files, NewFile(file, self.new.num_rows)))
 
     def parts(self, runtime: Runtime, table: Table) -> Iterator[tuple[pa.Table, int]]:
-        """Its rows, and how often each counts."""
-        if self.all_go:
-            yield from ((chunk, -1) for chunk in chunks(runtime, table))
-        yield self.old, -1
-        yield self.new, 1
+        """Its rows, and how often each counts: those that go, then those that come."""
+        yield from ((chunk, -1) for chunk in self.gone(runtime, table))
+        yield from ((chunk, 1) for chunk in self.come(runtime, table))
+
+    def gone(self, runtime: Runtime, table: Table) -> Iterator[pa.Table]:
+        """The rows that go, some at a time."""
+        if not self.is_net:
+            yield from self._summed(runtime, table, -1)
+        elif self.all_go:
+            with runtime.store.read() as snapshot:
+                yield from tables.chunks(snapshot, table)
+        else:
+            yield self.old
+
+    def come(self, runtime: Runtime, table: Table) -> Iterator[pa.Table]:
+        """The rows that come, some at a time."""
+        if not self.is_net:
+            yield from self._summed(runtime, table, 1)
+            return
+        yield self.new
         for file in self.files:
-            yield from ((chunk, 1) for chunk in tables.segment_chunks(table, file.path))
+            yield from tables.segment_chunks(table, file.path)
+
+    def _summed(self, runtime: Runtime, table: Table, sign: int) -> Iterator[pa.Table]:
+        """The rows of which more go than come, or more come than go."""
+        names = names_of(table.columns)
+        with runtime.store.read() as snapshot:
+            old = tables.source(snapshot, table) if self.all_go else "old_rows"
+            parts = [f"SELECT {names}, -1 AS __weight FROM {old}", f"SELECT {names}, 1 AS __weight FROM new_rows"]
+            if self.files:
+                stored = tables.selected(tables.in_store(table), [f.name for f in table.columns])
+                parts.append(f"SELECT {stored}, 1 AS __weight FROM {native_scan([f.path for f in self.files])}")
+            weighed = summed(table.columns, f"({' UNION ALL '.join(parts)})")
+            text = f"SELECT * FROM {times(table.columns, weighed, sign)}"
+            given = {"old_rows": self.old, "new_rows": self.new}
+            wanted = arrow_schema(table.columns)
+            batches = native_batches(snapshot.cursor, text, 65_536, given)
+            yield from (conform(chunk, wanted) for chunk in chunked(batches))
+
+
+def _all_but(count: int, numbers: pa.ChunkedArray) -> pa.Array:
+    """The numbers of rows that are not among these."""
+    left = np.ones(count, bool)
+    left[numbers.to_numpy()] = False
+    return pa.array(np.flatnonzero(left))
 
 
 def _joined(parts: Sequence[pa.Table]) -> pa.Table:
@@ -142,16 +192,22 @@ class Beside:
 def commit(runtime: Runtime, table: Table, change: TableChange, label: str, beside: Beside | None = None) -> None:
     """Make the change, in one epoch: the one way in which rows of a table come, go or become others.
 
-    Hold ``tables_lock`` since its places were read.
+    Rows that would go and come again stay where they are. Hold ``tables_lock`` since its places were read.
     """
+    recording: Recording | None = None
     try:
         runtime.catalog.require_there(table)
-        change = change.written(runtime, table)
+        change = change.net(runtime, table).written(runtime, table)
+        if table.keep_changes is not None and not change.is_empty:
+            recording = Recording(runtime, table, label)
+            _record(runtime, table, change, recording)
 
-        def work(tx: Transaction) -> None:
+        def work(tx: Transaction) -> bool | None:
             if change.is_empty if beside is None else not beside.work(tx):
                 tx.unchanged()
-                return
+                return None
+            if recording is not None:
+                recording.add(tx)
             if change.all_go:
                 tx.remove_segments(table.number)
                 tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
@@ -164,18 +220,46 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
             for file in change.files:
                 tx.add_segment(table.number, file.path, file.rows)
                 tx.count(table.number, file.rows)
-            if change.new.num_rows:
-                tables.append(runtime, tx, table, change.new)
+            flushed = tables.append(runtime, tx, table, change.new) if change.new.num_rows else False
             handing.add(tx)
+            return bool(flushed or change.files or change.places.num_rows)
 
         handing = runtime.hand_on(table, partial(change.parts, runtime, table))
         settled = beside.settled if beside is not None else lambda: None
-        runtime.store.commit(work, label=label, settled=lambda _: settled())
+        grown = runtime.store.commit(work, label=label, settled=lambda _: settled())
     except BaseException:
-        for file in change.files:
-            runtime.store.let_go(file.path)
+        _let_go(runtime, change, recording)
         raise
+    if grown is None:
+        _let_go(runtime, change, recording)
     runtime.tidying.then(f"merging states over {table.name}", handing.after)
+    if grown:
+        runtime.tidying.then(f"writing segments of {table.name} anew", partial(rewriting.due, runtime, table))
+
+
+def _let_go(runtime: Runtime, change: TableChange, recording: Recording | None) -> None:
+    for file in change.files:
+        runtime.store.let_go(file.path)
+    if recording is not None:
+        recording.let_go()
+
+
+def _record(runtime: Runtime, table: Table, change: TableChange, recording: Recording) -> None:
+    """Have a change kept: rows that lie in files are not written again."""
+    try:
+        if change.is_net and change.all_go:
+            recording.take_all()
+        else:
+            recording.went.take(change.gone(runtime, table))
+        if change.is_net:
+            recording.came.take([change.new])
+            for file in change.files:
+                recording.came.name(file.path, file.rows)
+        else:
+            recording.came.take(change.come(runtime, table))
+    except BaseException:
+        recording.let_go()
+        raise
 
 
 def insert(runtime: Runtime, table: Table, rows: pa.Table, label: str = "") -> None:
@@ -211,15 +295,6 @@ def _now(runtime: Runtime, table: Table) -> Table:
     now = runtime.catalog.table_at(table.number)
     assert now is not None
     return now
-
-
-def chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
-    """All rows of a table, some at a time."""
-    with runtime.store.read() as snapshot:
-        names = ", ".join(quote_native(f.name) for f in table.columns)
-        text = f"SELECT {names} FROM {tables.source(snapshot, table)}"
-        wanted = arrow_schema(table.columns)
-        yield from (conform(chunk, wanted) for chunk in chunked(native_batches(snapshot.cursor, text, 65_536)))
 
 
 def count(snapshot: Snapshot, table: Table) -> int:

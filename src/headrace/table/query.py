@@ -23,16 +23,19 @@ from headrace.engine.failures import NativeCannot, from_duckdb
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, why_not_native
 from headrace.engine.spark import run_plan
-from headrace.errors import ExecutionError, HeadraceError
+from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.plan.exprs import Column
-from headrace.plan.nodes import Leaf, Node, Project
+from headrace.plan.nodes import ONE_ROW, Leaf, Node, Project
 from headrace.plan.nodes import leaves as leaves_of
-from headrace.plan.refs import Ref
+from headrace.plan.refs import LogRef, Ref, VersionRef
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
+from headrace.store.format import microseconds
+from headrace.table import history
 from headrace.table import rows as tables
 from headrace.table.files import OpenedFiles, open_files
 from headrace.table.frames import rows_frame, sql_frame, table_frame
+from headrace.types import TIMESTAMP
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -123,6 +126,8 @@ def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Lea
         arrow = {key: found.rows for key, found in opened.items() if found.rows is not None}
         texts = {key: found.sql for key, found in opened.items() if found.rows is None}
         leaves = replace(leaves, arrow={**leaves.arrow, **arrow}, sql={**leaves.sql, **texts})
+    if past := _past(runtime, snapshot, prepared):
+        leaves = replace(leaves, sql={**leaves.sql, **past})
     try:
         return _run(runtime, snapshot, prepared, leaves)
     except HeadraceError as error:
@@ -140,6 +145,44 @@ def _opened(runtime: Runtime, prepared: Prepared) -> dict[Ref, OpenedFiles]:
             fields = {f for s in prepared.scans if s.ref == scan.ref for f in s.fields}
             found[scan.ref] = open_files(runtime, table, fields)
     return found
+
+
+def _past(runtime: Runtime, snapshot: Snapshot, prepared: Prepared) -> dict[Ref, str]:
+    """Native SQL for those leaves that are tables as they were, and what was kept of their changes."""
+    found: dict[Ref, str] = {}
+    for scan in prepared.scans:
+        ref = scan.ref
+        if ref in found or not isinstance(ref, VersionRef | LogRef):
+            continue
+        table = _table(runtime, scan)
+        fields = sorted({f for s in prepared.scans if s.ref == ref for f in s.fields})
+        if isinstance(ref, LogRef):
+            text = history.changes(snapshot, table, *history.range_of(snapshot, table, ref), fields)
+        else:
+            version = history.version_of(snapshot, table, ref, _moment(runtime, ref), microseconds())
+            text = history.source(snapshot, table, version, fields)
+        found[ref] = f"SELECT * FROM {text}"
+    return found
+
+
+def _moment(runtime: Runtime, ref: VersionRef) -> int | None:
+    """The moment a reference names, in microseconds."""
+    if ref.moment is None:
+        return None
+    plan = Project(ONE_ROW, ((Column.fresh("moment", TIMESTAMP), ref.moment),))
+    why = "it is NULL"
+    try:
+        moment: int | None = run_now(runtime, plan).column(0).cast(pa.int64())[0].as_py()
+    except ExecutionError as error:
+        moment, why = None, error.message
+    if moment is None:
+        raise DataError(
+            "INVALID_TIME_TRAVEL_TIMESTAMP_EXPR.INPUT",
+            f"no moment of {ref.name}: {why}",
+            position=ref.position,
+            hint="write a constant, for example '2026-01-01 10:00:00'",
+        )
+    return moment
 
 
 def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:

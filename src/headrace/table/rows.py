@@ -10,18 +10,21 @@ tail ever has. A row of a segment is deleted by noting its place beside the segm
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.base.native import conform, native_batches
 from headrace.base.parquet_files import (
     ROW_NUMBER,
     footer_of,
     native_scan,
     parquet_chunks,
     parquet_rows,
+    parquet_writer,
     write_parquet,
 )
 from headrace.base.values import python_values
@@ -29,6 +32,7 @@ from headrace.catalog import Relation, Table
 from headrace.catalog.table import FILE, ROW
 from headrace.engine.native_sql import literal as native_literal
 from headrace.engine.plan_sql import quote_native
+from headrace.engine.work import chunked
 from headrace.errors import DataError
 from headrace.plan.exprs import Literal
 from headrace.runtime import Runtime
@@ -54,20 +58,21 @@ def stored_schema(table: Relation) -> pa.Schema:
     return pa.schema([pa.field(name, c.type.arrow) for name, c in zip(names, table.columns, strict=True)])
 
 
-def reshape(tx: Transaction, old: Table, new: Table) -> None:
-    """Have the tail in the columns that the table has now, in the commit that gives it them."""
-    rows = tx.scan(old.number)
-    numbers = rows.column(ROW) if ROW in rows.column_names else None
+def reshape(tx: Transaction, old: Table, new: Table, relation: int | None = None) -> None:
+    """Have the tail in the columns that the table has now, in the commit that gives it them; or another stored relation
+    of its rows."""
+    relation = old.number if relation is None else relation
+    rows = tx.scan(relation)
+    ours = [field for field in rows.schema if field.name not in {old.lies(c).name for c in old.columns}]
     names, there = _stored_names(new), {old.lies(c).name for c in old.columns}
     columns = [
         rows.column(name) if name in there else constraints.before(new, c, rows.num_rows)
         for name, c in zip(names, new.columns, strict=True)
     ]
-    schema = stored_schema(new)
-    found = pa.table(columns, schema=schema)
-    if numbers is not None:
-        schema, found = schema.append(pa.field(ROW, pa.int64())), found.append_column(ROW, numbers)
-    tx.reshape(old.number, schema, found)
+    schema, found = stored_schema(new), pa.table(columns, schema=stored_schema(new))
+    for field in ours:
+        schema, found = schema.append(field), found.append_column(field, rows.column(field.name))
+    tx.reshape(relation, schema, found)
 
 
 def as_stored(table: Table, rows: pa.Table) -> pa.Table:
@@ -91,14 +96,33 @@ def in_segment(read: Snapshot | Transaction, table: Table, file: Path) -> dict[s
     return found
 
 
+def in_store(table: Table) -> dict[str, str | Literal]:
+    """How each column lies in the tail, and in files that are written now."""
+    return {c.name: table.lies(c).name for c in table.columns}
+
+
+def selected(lie: Mapping[str, str | Literal], fields: Sequence[str]) -> str:
+    """Columns that lie so in a file or in the tail, under their names: native SQL."""
+    return ", ".join(_item(name, lie[name]) for name in fields)
+
+
 def source(
-    read: Snapshot | Transaction, table: Table, fields: Sequence[str] | None = None, *, placed: bool = False
+    read: Snapshot | Transaction,
+    table: Table,
+    fields: Sequence[str] | None = None,
+    *,
+    placed: bool = False,
+    of: Collection[str] | None = None,
+    tail: bool = True,
 ) -> str:
-    """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places."""
+    """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places.
+
+    Of all its segments, or of these, by the names of their files; and of the tail, if not told otherwise.
+    """
     wanted = list(fields or [c.name for c in table.columns])
 
     def part(place: str, of: str, lie: Mapping[str, str | Literal]) -> str:
-        names = ", ".join(_item(name, lie[name]) for name in wanted) or "1 AS one"
+        names = selected(lie, wanted) or "1 AS one"
         return f"SELECT {names}{place if placed else ''} FROM {of}"
 
     def of_file(path: Path) -> str:
@@ -108,9 +132,8 @@ def source(
         place = f", {file} AS {FILE}, {ROW_NUMBER} AS {ROW}"
         return part(place, native_scan([path], numbered=True) + left, in_segment(read, table, path))
 
-    in_tail = {c.name: table.lies(c).name for c in table.columns}
-    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number), in_tail)]
-    files = read.segments(table.number)
+    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number), in_store(table))] if tail else []
+    files = [path for path in read.segments(table.number) if of is None or path.name in of]
     deleted = read.deleted(table.number) if files else {}
     alone = [path for path in files if placed or path.name in deleted]
     together: dict[tuple[str | Literal, ...], list[Path]] = {}
@@ -120,6 +143,13 @@ def source(
     for paths in together.values():
         parts.append(part("", native_scan(paths), in_segment(read, table, paths[0])))
     return f"({' UNION ALL '.join([*parts, *map(of_file, alone)])})"
+
+
+def chunks(read: Snapshot, table: Table, of: Collection[str] | None = None, *, tail: bool = True) -> Iterator[pa.Table]:
+    """The rows of :func:`source`, some at a time."""
+    wanted = arrow_schema(table.columns)
+    text = f"SELECT * FROM {source(read, table, of=of, tail=tail)}"
+    yield from (conform(chunk, wanted) for chunk in chunked(native_batches(read.cursor, text, 65_536)))
 
 
 def _item(name: str, lies: str | Literal) -> str:
@@ -152,16 +182,39 @@ def of_segment(table: Table, rows: pa.Table, there: Collection[str]) -> pa.Table
     return pa.table(columns, schema=arrow_schema(table.columns))
 
 
-def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> None:
-    """Add rows to the tail, in a commit."""
+@contextmanager
+def segment_writer(file: Path, table: Table) -> Iterator[Callable[[pa.Table], None]]:
+    """Write a segment of a table piece by piece; a write that fails is the store's error, all else that fails is not."""
+    schema = stored_schema(table)
+    with writing(file):
+        writer = parquet_writer(file, schema)
+
+    def write(rows: pa.Table) -> None:
+        with writing(file):
+            writer.write_table(as_stored(table, rows).cast(schema))
+
+    try:
+        yield write
+    except BaseException:
+        with suppress(OSError):
+            writer.close()
+        raise
+    with writing(file):
+        writer.close()
+
+
+def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> bool:
+    """Add rows to the tail, in a commit; whether that became a segment."""
     rows = as_stored(table, rows)
     if ROW in tx.schema(table.number).names:
         start = tx.epoch * _MOST_AT_ONCE + tx.written
         rows = rows.append_column(ROW, pa.array(np.arange(start, start + rows.num_rows)))
     tx.append(table.number, rows)
     tx.count(table.number, rows.num_rows)
-    if tx.rows(table.number) >= TAIL_ROWS:
-        _flush(runtime, tx, table)
+    if tx.rows(table.number) < TAIL_ROWS:
+        return False
+    _flush(runtime, tx, table)
+    return True
 
 
 def flush(runtime: Runtime, table: Table) -> None:
@@ -186,6 +239,7 @@ def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
         write_parquet(rows, file)
     tx.add_segment(table.number, file, rows.num_rows, altered=False)
     tx.replace(table.number, tx.schema(table.number).empty_table())
+    runtime.moved(tx, table)
 
 
 def check_key(tx: Transaction, table: Table, rows: pa.Table, files: Sequence[Path] = ()) -> None:

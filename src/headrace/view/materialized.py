@@ -12,7 +12,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.catalog import Catalog
-from headrace.catalog.table import WEIGHT
 from headrace.errors import NotYetSupported, Position
 from headrace.plan.nodes import (
     Aggregate,
@@ -28,6 +27,7 @@ from headrace.plan.nodes import (
     walk_plan,
 )
 from headrace.plan.refs import ChangeRef, Ref, TableRef
+from headrace.plan.signed import WEIGHT
 from headrace.runtime import Runtime
 from headrace.table import query
 from headrace.table import rows as tables
