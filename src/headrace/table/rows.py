@@ -184,7 +184,7 @@ def of_segment(table: Table, rows: pa.Table, there: Collection[str]) -> pa.Table
 
 @contextmanager
 def segment_writer(file: Path, table: Table) -> Iterator[Callable[[pa.Table], None]]:
-    """Write a segment of a table piece by piece; a write that fails is the store's error, all else that fails is not."""
+    """Write a segment of a table piece by piece; a write that fails is the store's error, what else fails is not."""
     schema = stored_schema(table)
     with writing(file):
         writer = parquet_writer(file, schema)
