@@ -185,8 +185,9 @@ def test_odd_names_and_types_are_as_they_were(db: Database, short_tails: None) -
     """A file's metadata and its columns do not get into each other's way."""
     columns = (
         "`_metadata` STRUCT<file_name: STRING, row_index: INT>, row_index INT, file_name STRING, `___row` INT, "
-        "`___FILE` INT, `a.b` DECIMAL(38,2), `x, y;{}()=` TIMESTAMP, `q``r` TIMESTAMP_NTZ, d DATE, c CHAR(3), v VARCHAR(5), "
-        "m MAP<STRING, ARRAY<STRUCT<k: DOUBLE, `l.m`: BINARY>>>, f FLOAT, y TINYINT, é BOOLEAN, small DECIMAL(5,1)"
+        "`___FILE` INT, `a.b` DECIMAL(38,2), `x, y;{}()=` TIMESTAMP, `q``r` TIMESTAMP_NTZ, d DATE, c CHAR(3), "
+        "v VARCHAR(5), m MAP<STRING, ARRAY<STRUCT<k: DOUBLE, `l.m`: BINARY>>>, f FLOAT, y TINYINT, "
+        "é BOOLEAN, small DECIMAL(5,1)"
     )
     db.sql(f"CREATE TABLE t ({columns})")
     moment = dt.datetime(2024, 3, 31, 1, 30, 0, 123456)
