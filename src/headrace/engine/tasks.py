@@ -114,16 +114,19 @@ def run_frame(
     frame: DataFrame, work: Work, again: Callable[[], None] = lambda: None
 ) -> tuple[int, dict[int, list[pa.Table]]]:
     """The same over a DataFrame: its rows live in the JVM, so they do cross."""
+    names = frame.columns
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         def parts(_: Worker, __: Work) -> Iterator[pa.Table]:
             for chunk in chunked(batches):
                 refuse_bad_text(chunk)
-                yield chunk
+                yield chunk.rename_columns(names)
 
         yield from _to_arrow(guarded(0, partial(reduced, work, parts, _task_number())))
 
-    return _gather(lambda: _collect(frame.mapInArrow(task, _schema())), again)
+    # PySpark names its columns to itself as if none had a dot in its name.
+    plain = frame.toDF(*(f"c{i}" for i in range(len(names))))
+    return _gather(lambda: _collect(plain.mapInArrow(task, _schema())), again)
 
 
 Parts = Callable[[Worker, Work], Iterator[Any]]
