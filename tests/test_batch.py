@@ -764,6 +764,16 @@ def test_ctrl_c_in_a_statement_ends_the_batch(db: Database, monkeypatch: pytest.
     assert rows(db, "SELECT * FROM t") == [(1, 10), (2, 20)]
 
 
+def test_ctrl_c_as_soon_as_it_has_begun(db: Database, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(type(db.runtime.tidying), "hold", lambda _: press_it())
+        with pytest.raises(Interrupted), db.batch(timeout=600):
+            raise AssertionError("the block was entered")
+    elsewhere(lambda: db.sql("UPDATE t SET a = 0"))
+    assert db.sql("UPDATE t SET a = a + 1").rows() == [(2,)]
+    assert elsewhere(lambda: rows(db, "SELECT * FROM t")) == [(1, 1), (2, 1)]
+
+
 # Kills
 
 LIVES = multiprocessing.get_context("forkserver")
