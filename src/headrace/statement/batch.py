@@ -61,11 +61,17 @@ class Batch:
         store.refuse_in_batch("another batch", "end this one first; its statements are one batch already")
         if self._open is not None:
             raise BatchError("BATCH_USED", "a batch is used once", hint="make another: with db.batch(): …")
-        with self._in_use():
-            if not lock.acquire(self._seconds):
-                raise not_begun(self._seconds)
-            self._open = store.begin_batch(self._seconds, lock.release)
-            self._runtime.tidying.hold()
+        try:
+            with self._in_use():
+                if not lock.acquire(self._seconds):
+                    raise not_begun(self._seconds)
+                self._open = store.begin_batch(self._seconds, lock.release)
+                self._runtime.tidying.hold()
+        except BaseException:
+            if self._open is not None:  # interrupted as soon as it was begun: nobody will leave it
+                self._runtime.tidying.let_go(self._open.thread)
+                store.leave_batch(self._open, given_up())
+            raise
         return self
 
     @public

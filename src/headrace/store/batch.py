@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 
-from headrace.base.interrupts import Interrupted, check, stoppable
+from headrace.base.interrupts import Interrupted, asked, check, stoppable
 from headrace.base.wording import counted
 from headrace.errors import BatchError, HeadraceError, StoreError
 from headrace.store.reading import Stored
@@ -166,7 +166,7 @@ class OpenBatch:
         try:
             yield
         except KeyboardInterrupt:
-            self.end(BatchError("BATCH_FAILED", "Ctrl-C ended a statement of the batch", hint=_AGAIN))
+            self.end(_failed("Ctrl-C"))
             raise Interrupted(False, "the batch") from None
 
     @contextmanager
@@ -228,11 +228,15 @@ class OpenBatch:
             except duckdb.Error:
                 sound = False  # by an error of the engine's
         if not sound:
-            said = str(error) if isinstance(error, HeadraceError) else type(error).__name__
-            self.end(BatchError("BATCH_FAILED", f"a statement of the batch failed half way: {said}", hint=_AGAIN))
+            self.end(_failed("Ctrl-C" if asked() or isinstance(error, KeyboardInterrupt) else error))
 
 
 _AGAIN = "nothing of the batch was kept; do all of it again"
+
+
+def _failed(why: object) -> BatchError:
+    said = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) and not str(why).startswith("[") else why
+    return BatchError("BATCH_FAILED", f"a statement of the batch was ended half way by {said}", hint=_AGAIN)
 
 
 def given_up() -> BatchError:

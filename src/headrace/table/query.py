@@ -207,7 +207,7 @@ def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leave
 def reading(
     runtime: Runtime, plans: Iterable[Prepared], leaves: Leaves = NO_LEAVES
 ) -> AbstractContextManager[Snapshot]:
-    """A snapshot to run plans in. Those that read nothing of the store leave a batch alone if they fail."""
+    """A snapshot to run plans in. Those that read nothing of the store leave a batch alone, should they fail."""
     stored = any(scan.ref not in leaves.arrow for plan in plans for scan in plan.scans)
     return runtime.store.read() if stored else runtime.store.newest()
 
