@@ -580,7 +580,9 @@ def _coded(
             hint=f"it is one of {', '.join(_OPS)}; for others leave out op_column and say what deletes: "
             f"delete_when=\"{name} = 'X'\"",
         )
-    return np.array(list(_OPS.values())).take(pc.fill_null(codes, 0).to_numpy())
+    found: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    found = np.array(list(_OPS.values())).take(pc.fill_null(codes, 0).to_numpy())
+    return found
 
 
 def _sequence(read: _Read, at: int, type: pa.DataType, how: How) -> pa.ChunkedArray:
