@@ -19,6 +19,7 @@ from rich.console import Console
 
 from bench import (
     bars,
+    cdc,
     memory,
     move,
     move_page,
@@ -64,6 +65,7 @@ class Sizes:
     views_rows: int = 50_000
     views_runs: int = 3
     memory_rows: int = 50_000_000
+    cdc_rows: int = 1_000_000
     sample_runs: int = 5
     sample_slow: bool = True
     """Whether Spark's takeSample takes part, which reads every row into Python, twice."""
@@ -84,6 +86,7 @@ QUICK = Sizes(
     views_rows=10_000,
     views_runs=1,
     memory_rows=2_000_000,
+    cdc_rows=100_000,
     sample_runs=2,
     sample_slow=False,
     moving=move.QUICK,
@@ -206,6 +209,12 @@ def _sample(run: Run) -> None:
     run.pages["samples.md"] = ("Samples beside their peers", bars.sample_bars(result), sections)
 
 
+def _cdc(run: Run) -> None:
+    with run.spark() as spark:
+        result = cdc.run(spark, run.sizes.cdc_rows, run.sizes.runs, run.say)
+    run.pages["cdc.md"] = ("Captured changes applied", bars.cdc_bars(result), report.cdc_page(result))
+
+
 def _ring(run: Run) -> None:
     sizes = run.sizes
     with run.spark() as spark:
@@ -232,6 +241,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "memory": _memory,
     "sample": _sample,
     "move": _move,
+    "cdc": _cdc,
     "tpch": _tpch,
     "ring": _ring,
 }

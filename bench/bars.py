@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench import ring, sample
+from bench import cdc, ring, sample
 from bench.measure import Outcome, geometric_mean, ratios
 from bench.memory import Memory
 from bench.move import Moves
@@ -53,6 +53,7 @@ SAMPLE_OF_DUCKDB = 1.5
 SAMPLE_ARROW = 5.0
 SAMPLE_SELECTED_US = 1.0
 SAMPLE_WORKERS = 1.8  # of two; linear is 2
+CDC_SPEED = 5.0
 RING_QUERIES = 4.0
 RING_ARROW = 8.0
 RING_CSV = 4.5
@@ -208,3 +209,8 @@ def sample_bars(result: sample.Samples) -> list[Bar]:
         speed = result.scan_seconds(1) / result.scan_seconds(most)
         bars.append(at_least(what, speed, SAMPLE_WORKERS * most / 2, "x"))
     return bars
+
+
+def cdc_bars(result: cdc.Cdc) -> list[Bar]:
+    """Changes applied, beside Spark's rewrite of the table."""
+    return [at_least(f"{name} / Spark", result.times(name), CDC_SPEED, "x") for name in (cdc.ARROW, cdc.FRAME)]

@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
-from bench import ring
+from bench import cdc, ring
 from bench.bars import FORMAT_NAMES, Bar
 from bench.measure import Outcome, Timing, geometric_mean
 from bench.memory import GROUPS, Memory
@@ -380,4 +381,22 @@ def sample_page(result: Samples, picture_: str | None) -> list[str]:
         *table(["rows", *(f"{p:,}" for p in WORKERS), "µs"], grid),
         "",
         *picture(picture_, "Fenwick over hypergeometric"),
+    ]
+
+
+def cdc_page(result: cdc.Cdc) -> list[str]:
+    """The page of captured changes."""
+    rows = [
+        [name, f"{median(times):.2f} s", f"{result.rate(name):,.0f}", f"{result.times(name):.1f}x"]
+        for name, times in result.seconds.items()
+    ]
+    return [
+        prose(f"""{result.rows:,} of Debezium's messages (a tenth inserts, a tenth deletes, updates of random rows) are
+        applied to a table of {result.rows:,} rows with a primary key, in one commit. Reading the messages is part of
+        the time. Medians of {len(result.seconds[cdc.SPARK])} runs in turns; all end with the same rows. Spark keeps the
+        last message of each key by a window, joins it with the table by a full outer join, and writes the table anew;
+        Headrace also keeps the sequence of each key, so that late changes find themselves late."""),
+        "",
+        *table(["", "Time", "Messages/s", "Beside Spark"], rows),
+        "",
     ]

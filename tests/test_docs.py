@@ -1,4 +1,4 @@
-"""The documents run: every snippet of README.md and docs/sql.md, in order, with the output it shows.
+"""The documents run: every snippet of README.md, docs/sql.md and docs/cdc.md, in order, with the output it shows.
 
 * A ``python`` block is a doctest; the blocks of a file share a namespace and a working directory.
 * A ``sql`` block holds statements; the blocks of a file share a database. A ``text`` block right after it
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
-RUN = ("README.md", "docs/sql.md")
+RUN = ("README.md", "docs/sql.md", "docs/cdc.md")
 DOCUMENTS = (
     *RUN,
     "CONTRIBUTING.md",

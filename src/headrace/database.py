@@ -280,17 +280,16 @@ class Database:
             table = self._applied_to(text_given(name, "the name of a table"))
             if not (is_frame(data) and data.isStreaming):
                 return self._applier.apply(table, data, how, initial)
-            number = table.number
+            number, begins = table.number, self._applier.begins(table, initial, how)
 
             def feed(_: str, frame: DataFrame, batch: SentBatch) -> int:
                 with self.in_use():
                     fed = self.catalog.table_at(number)
                     if fed is None:
                         raise gone(table.name)
-                    return self._applier.apply(fed, frame, how, batch=batch).upserted
+                    return self._applier.apply(fed, frame, how, begins, batch).upserted
 
             with self._runtime.tables_lock:
-                self._applier.begin(table, initial, how)
                 return self._attachments.start(
                     data,
                     table,

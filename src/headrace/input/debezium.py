@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.base.native import native_connection, native_query
+from headrace.base.utf8 import HINT, INVALID
 from headrace.errors import DataError
 from headrace.input import spellings
 from headrace.input.json_kernel import JsonKernel
@@ -205,7 +206,10 @@ def _no_sequence(name: str) -> DataError:
 
 
 def _of_text(given: pa.Table, columns: Schema, sequence: Sequence[str], zone: str) -> Unwrapped:
-    value = given.column("value").cast(pa.string())
+    try:
+        value = given.column("value").cast(pa.string())
+    except pa.ArrowException as error:
+        raise DataError(INVALID, f"column value: {error}", hint=HINT) from None
     numbers = np.flatnonzero(value.is_valid().to_numpy(zero_copy_only=False))
     parts = []
     for start in range(0, len(numbers), _AT_ONCE):
@@ -224,8 +228,9 @@ def _of_text(given: pa.Table, columns: Schema, sequence: Sequence[str], zone: st
 
 
 def _together(parts: list[pa.ChunkedArray]) -> pa.ChunkedArray:
-    tables = [pa.table({"s": part}) for part in parts]
-    return pa.concat_tables(tables, promote_options="permissive").column("s")
+    if len({part.type for part in parts}) > 1:
+        raise _of_no_order("what orders the messages is a number in some, and text in others")
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
 
 
 @dataclass
@@ -337,8 +342,20 @@ class _Texts:
             raise _no_sequence(name)
         # A number, or text: a sequence has one type.
         if (np.isin(column.kinds, (NUMBER, MISSING))).all():
-            return pa.chunked_array([pc.cast(column.text, pa.int64())])
+            return pa.chunked_array([self._whole(name, column.text)])
         return pa.chunked_array([column.text])
+
+    def _whole(self, name: str, text: pa.Array) -> pa.Array:
+        bad = first_failure(lambda part: pc.cast(part, pa.int64()), text)
+        if bad is not None:
+            raise _of_no_order(f"row {self.numbers[bad] + 1}: {name} is {text[bad].as_py()}, and no whole number")
+        return pc.cast(text, pa.int64())
+
+
+def _of_no_order(what: str) -> DataError:
+    return DataError(
+        "APPLY_CHANGES_SEQUENCE_TYPE", what, hint="name something that is text, or a whole number, in all messages"
+    )
 
 
 def _taken(column: Located, chosen: Any) -> Located:

@@ -184,7 +184,7 @@ class _Read:
     rows: pa.Table
     ops: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     sequences: tuple[pa.ChunkedArray, ...]
-    ordered: bool
+    ordered: bool = True
     """Whether their order among themselves means something."""
 
 
@@ -202,6 +202,8 @@ class Applier:
             with self._runtime.store.read() as snapshot:
                 if snapshot.recorded(batch.source, batch.sequence):
                     return Applied(table.name)
+        if initial is None and isinstance(data, list) and not data:
+            return Applied(table.name)  # it does not even say which columns there are
         read = self._read(table, data, how, keys)
         with self._runtime.tables_lock:
             self._runtime.catalog.require_there(table)
@@ -210,20 +212,18 @@ class Applier:
                 raise CatalogError("TABLE_CHANGED", f"{table.name} was altered meanwhile", hint="try again")
             begins = None
             if initial is not None and ROLE not in now.owns:
-                begins = self._snapshot(now, initial, how, keys)
+                begins = self._snapshot(now, self._given(now, initial, how), how, keys)
             changing.identify(self._runtime, now)
             return self._apply(now, how, keys, read, begins, batch)
 
-    def begin(self, table: Table, initial: Any, how: How) -> None:
-        """Load the rows a table begins with, unless something was applied to it already."""
+    def begins(self, table: Table, initial: Any, how: How) -> pa.Table | None:
+        """The rows a table is to begin with, read once and looked at, to be given to each :meth:`apply` of a stream."""
         _check_table(table, how)
         keys = _keys(table, how)
-        if initial is not None and ROLE not in table.owns:
-            nothing = _Read(arrow_schema(table.columns).empty_table(), np.zeros(0, np.int64), (), True)
-            with self._runtime.tables_lock:
-                begins = self._snapshot(table, initial, how, keys)
-                changing.identify(self._runtime, table)
-                self._apply(table, how, keys, nothing, begins, None)
+        if initial is None or ROLE in table.owns:
+            return None
+        self._snapshot(table, rows := self._given(table, initial, how), how, keys)
+        return rows[0]
 
     # Under the lock
 
@@ -250,6 +250,7 @@ class Applier:
                 sequences = Sequences.new(self._runtime.store.new_number(), keys, types, history=how.scd == 2)
             else:
                 _check_same(table, sequences, keys, how)
+                keys = sorted(keys, key=lambda f: sequences.keys.index(f.id))
             changes = self._changes(snapshot, table, sequences, keys, how, [r for r in (begins, read) if r is not None])
             way = Versions if how.scd == 2 else Applying
             outcome = way(snapshot, table, sequences, is_new, changes).outcome()
@@ -354,47 +355,52 @@ class Applier:
 
     # Reading
 
-    def _snapshot(self, table: Table, data: Any, how: How, keys: Sequence[Field]) -> _Read:
+    def _snapshot(self, table: Table, given: tuple[pa.Table, Schema], how: How, keys: Sequence[Field]) -> _Read:
         """The rows a table begins with: inserts before all changes, unless they have a sequence."""
         plain = replace(how, op_column=None, delete_when=None, truncate_when=None, format=None, sequence_by=())
-        given = self._given(table, data, plain)
         names = {f.name.lower() for f in given[1]}
         if how.order and all(name.lower() in names for name in how.order):
             plain = replace(plain, sequence_by=how.order)
         left = [n for n in (how.op_column, *how.order) if n is not None]
-        return self._plain(table, given, plain, keys, left)
+        read = self._plain(table, given, plain, keys, left)
+        names_of_keys = [f.name for f in keys]
+        if read.rows.select(names_of_keys).group_by(names_of_keys).aggregate([]).num_rows < read.rows.num_rows:
+            raise DataError(
+                "APPLY_CHANGES_KEY_NOT_UNIQUE",
+                f"of the rows {table.name} is to begin with, several have one {', '.join(names_of_keys)}",
+                hint="a snapshot has each row once",
+            )
+        return read
 
     def _read(self, table: Table, data: Any, how: How, keys: Sequence[Field]) -> _Read:
         if how.format == "debezium":
             return self._debezium(table, data, how, keys)
-        return self._plain(table, self._given(table, data, how), how, keys)
-
-    def _given(self, table: Table, data: Any, how: How) -> tuple[pa.Table, Schema, bool]:
-        """The rows in the types of the table's columns, others as they come; and whether their order says something."""
-        zone, frame = self._runtime.settings.time_zone, is_frame(data)
-        if frame:
-            data, fields = _framed(data, table.columns)
-        else:
-            data, fields = widened(data, table.columns, how.except_columns)
-        with at_once():
-            rows = to_arrow(data, fields, zone=zone)
-        return rows if isinstance(rows, pa.Table) else rows.read_all(), fields, not frame
-
-    def _plain(
-        self,
-        table: Table,
-        given: tuple[pa.Table, Schema, bool],
-        how: How,
-        keys: Sequence[Field],
-        left: Sequence[str] = (),
-    ) -> _Read:
-        rows, fields, ordered = given
-        if not ordered and not how.sequence_by and rows.num_rows and not left:
+        if is_frame(data) and not how.sequence_by:
             raise DataError(
                 "APPLY_CHANGES_NO_SEQUENCE",
                 "rows of a DataFrame have no order of their own",
                 hint="name the column that orders them: sequence_by='lsn'",
             )
+        return replace(self._plain(table, self._given(table, data, how), how, keys), ordered=not is_frame(data))
+
+    def _given(self, table: Table, data: Any, how: How) -> tuple[pa.Table, Schema]:
+        """The rows in the types of the table's columns, others as they come."""
+        if is_frame(data):
+            data, fields = _framed(data, table.columns)
+        else:
+            data, fields = widened(data, table.columns, how.except_columns)
+        return self._as_arrow(data, fields), fields
+
+    def _as_arrow(self, data: Any, fields: Schema) -> pa.Table:
+        with at_once():
+            rows = to_arrow(data, fields, zone=self._runtime.settings.time_zone)
+        return rows if isinstance(rows, pa.Table) else rows.read_all()
+
+    def _plain(
+        self, table: Table, given: tuple[pa.Table, Schema], how: How, keys: Sequence[Field], left: Sequence[str] = ()
+    ) -> _Read:
+        """Changes as rows; columns that are ``left`` out are not asked for."""
+        rows, fields = given
         names = {f.name.lower(): f.name for f in fields}
         special = [n for n in (how.op_column, *how.sequence_by) if n is not None]
         for name in (*special, *how.columns):
@@ -402,7 +408,7 @@ class Applier:
                 raise _no_column("the changes have", name, [f.name for f in fields])
         ops = self._ops(table, rows, fields, how)
         sequences = tuple(rows.column(names[name.lower()]) for name in how.sequence_by)
-        return _Read(_in_table(table, rows, how, keys, [*special, *left]), ops, sequences, ordered)
+        return _Read(_in_table(table, rows, how, keys, [*special, *left]), ops, sequences)
 
     def _ops(
         self, table: Table, rows: pa.Table, fields: Schema, how: How
@@ -441,23 +447,12 @@ class Applier:
         return chosen
 
     def _debezium(self, table: Table, data: Any, how: How, keys: Sequence[Field]) -> _Read:
-        frame = is_frame(data)
-        if frame:
-            given = _messages(data, how.order)
-        else:
-            data, fields = widened(data, ())
-            with at_once():
-                rows = to_arrow(data, fields, zone=self._runtime.settings.time_zone)
-            given = rows if isinstance(rows, pa.Table) else rows.read_all()
+        given = _messages(data, how.order) if is_frame(data) else self._as_arrow(*widened(data, ()))
         own, zone = _own_columns(table, how), self._runtime.settings.time_zone
         found = debezium.unwrap(given, own, [f.name for f in keys], how.order, zone)
-        rows = found.rows
-        typed, fields = widened(rows, table.columns, how.except_columns)
-        with at_once():
-            whole = to_arrow(typed, fields, zone=self._runtime.settings.time_zone)
-        assert isinstance(whole, pa.Table)
+        rows = self._as_arrow(*widened(found.rows, table.columns, how.except_columns))
         ops = _coded("op", found.ops, np.zeros(len(found.ops), np.bool_))
-        return _Read(_in_table(table, whole, how, keys, ()), ops, tuple(found.sequences), not frame)
+        return _Read(_in_table(table, rows, how, keys, ()), ops, tuple(found.sequences), not is_frame(data))
 
 
 # What the arguments mean for a table
@@ -583,9 +578,8 @@ def _coded(
             hint=f"it is one of {', '.join(_OPS)}; for others leave out op_column and say what deletes: "
             f"delete_when=\"{name} = 'X'\"",
         )
-    found: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = np.array(list(_OPS.values()))[
-        pc.fill_null(codes, 0).to_numpy()
-    ]
+    found: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    found = np.array(list(_OPS.values())).take(pc.fill_null(codes, 0).to_numpy())
     return found
 
 
