@@ -14,6 +14,7 @@ from headrace.base.tidying import Tidying
 from headrace.base.turns import Turns
 from headrace.catalog import Catalog, Relation, Table
 from headrace.engine.analyzer import SparkAnalyzer
+from headrace.engine.key_index import Indexes
 from headrace.engine.session import Session
 from headrace.engine.worker import Worker
 from headrace.rings.home import Rings
@@ -66,6 +67,8 @@ class Runtime:
     untold: list[tuple[str, Relation | None, int]] = field(default_factory=list)
     """Relations that were made or dropped, with the epoch, and that other processes were not told of yet."""
     tidying: Tidying = field(default_factory=Tidying)
+    indexes: Indexes = field(default_factory=Indexes)
+    """Where rows of tables are by their primary keys (``table/keys.py``)."""
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
     """Hands a table's change on; hold ``tables_lock``."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))

@@ -251,6 +251,7 @@ class Definer:
         def show(epoch: int) -> None:
             entering()
             self._runtime.catalog = catalog
+            self._runtime.indexes.keep_only(catalog.numbers)
             self._runtime.untold += [*((r.name, r, epoch) for r in made), *((r.name, None, epoch) for r in gone)]
             left()
 

@@ -415,8 +415,8 @@ class Transaction(Reading):
         )
         self._ledger.sound.add(file.name)
         self.doomed = [other for other in self.doomed if other != file]
-        if altered:
-            self.changed.add(key)
+        # Rows that are elsewhere now are no others, but who knows places of them is to notice.
+        self.changed.add(key if altered else rewrite_of(key))
 
     def remove_segments(self, relation: Stored, *, altered: bool = True) -> None:
         """Take all files out of the relation. Those that no other relation has are deleted when no open
@@ -428,8 +428,8 @@ class Transaction(Reading):
             listed = ", ".join(literal(file) for (file,) in gone)
             kept = {file for (file,) in self._fetch(f"SELECT file FROM book.segments WHERE file IN ({listed})")}
             self.doomed += [self._segments / file for (file,) in gone if file not in kept]
-        if gone and altered:
-            self.changed.add(key)
+        if gone:
+            self.changed.add(key if altered else rewrite_of(key))
 
     def delete_from_segments(self, relation: Stored, places: pa.Table) -> None:
         """Leave rows of the relation's files out from this epoch on: their ``file``, by name, and ``row``, from 0."""

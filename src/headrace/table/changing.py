@@ -21,6 +21,7 @@ from headrace.engine.work import chunked
 from headrace.errors import NotYetSupported
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
+from headrace.table import keys
 from headrace.table import rows as tables
 from headrace.types import arrow_schema
 
@@ -120,6 +121,8 @@ def identify(runtime: Runtime, table: Table) -> None:
         numbers = pa.array(np.arange(rows.num_rows))
         tx.reshape(table.number, tables.tail_schema(table), rows.append_column(ROW, numbers))
 
+    if table.number in runtime.indexes.held:
+        return  # an index is made of places
     with runtime.store.read() as snapshot:
         if ROW in snapshot.schema(table.number).names:
             return
@@ -145,29 +148,31 @@ def commit(
     try:
         runtime.catalog.require_there(table)
         change = change.written(runtime, table)
-
-        def work(tx: Transaction) -> None:
-            if change.is_empty:
-                tx.unchanged()
-            if change.all_go:
-                tx.remove_segments(table.number)
-                tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
-            places = change.places.rename_columns(["file", "row"])
-            in_tail = pc.equal(places["file"], "")
-            tx.delete(table.number, ROW, places.filter(in_tail)["row"])
-            tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
-            keys = [parquet_rows(file.path, table.primary_key) for file in change.files if table.primary_key]
-            tables.check_key(tx, table, [change.new, *keys])
-            for file in change.files:
-                tx.add_segment(table.number, file.path, file.rows)
-                tx.count(table.number, file.rows)
-            if change.new.num_rows:
-                tables.append(runtime, tx, table, change.new)
-            handing.add(tx)
-            also(tx)
-
         handing = runtime.hand_on(table, partial(change.parts, runtime, table))
-        runtime.store.commit(work, label=label)
+        with keys.entering(runtime, table, *_keys(table, change)) as entering:
+
+            def work(tx: Transaction) -> int | None:
+                if change.is_empty:
+                    tx.unchanged()
+                    return None
+                if change.all_go:
+                    tx.remove_segments(table.number)
+                    tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
+                places = change.places.rename_columns(["file", "row"])
+                in_tail = pc.equal(places["file"], "")
+                tx.delete(table.number, ROW, places.filter(in_tail)["row"])
+                tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
+                entering.check(tx)
+                for file in change.files:
+                    tx.add_segment(table.number, file.path, file.rows)
+                    tx.count(table.number, file.rows)
+                if change.new.num_rows:
+                    entering.tail(*tables.append(runtime, tx, table, change.new))
+                handing.add(tx)
+                also(tx)
+                return tx.epoch
+
+            entering.committed(runtime.store.commit(work, label=label))
     except BaseException:
         for file in change.files:
             runtime.store.let_go(file.path)
@@ -175,6 +180,14 @@ def commit(
     committed()
     with runtime.tidying.after(f"merging states over {table.name}"):
         handing.after()
+
+
+def _keys(table: Table, change: TableChange) -> tuple[list[keys.Came], keys.Gone]:
+    names = list(table.primary_key)
+    came = [keys.Came(change.new.select(names))] if change.new.num_rows else []
+    if names:
+        came += [keys.Came(parquet_rows(file.path, names), file.path.name) for file in change.files if file.rows]
+    return came, keys.Gone(change.old.select(names), change.places, change.all_go)
 
 
 def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
@@ -188,6 +201,20 @@ def add_files(runtime: Runtime, table: Table, files: Sequence[NewFile]) -> None:
     """Make written segments part of the table, as one epoch; they go if it fails."""
     with runtime.tables_lock:
         commit(runtime, table, TableChange.of_files(table, files), f"COPY {table.name}")
+
+
+def flush(runtime: Runtime, table: Table) -> None:
+    """Write the tail out, so that other processes can read the whole table from files."""
+    with runtime.tables_lock, keys.entering(runtime, table, [], keys.Gone.nothing(table)) as entering:
+
+        def work(tx: Transaction) -> int | None:
+            if tx.query(f"SELECT count(*) AS n FROM {tx.table(table.number)}").column("n")[0].as_py() == 0:
+                tx.unchanged()
+                return None
+            entering.flushed(tables.flush(runtime, tx, table))
+            return tx.epoch
+
+        entering.committed(runtime.store.commit(work, label=f"flush {table.name}"))
 
 
 def _chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:

@@ -22,16 +22,20 @@ from headrace.base.parquet_files import spark_frame, write_parquet
 from headrace.catalog import Table, gone
 from headrace.catalog.table import FILE, PLACE, ROW
 from headrace.engine.failures import NativeCannot, from_duckdb
+from headrace.engine.key_index import Newer
+from headrace.engine.native_sql import NotNative
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
 from headrace.engine.spark import run_plan
 from headrace.errors import ExecutionError, HeadraceError
 from headrace.plan.exprs import Column
+from headrace.plan.key_reads import keys_asked
 from headrace.plan.nodes import Leaf, Node, Project
 from headrace.plan.nodes import leaves as leaves_of
 from headrace.plan.refs import Ref
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
+from headrace.table import keys
 from headrace.table import rows as tables
 from headrace.table.files import OpenedFiles, open_files
 from headrace.types import quote
@@ -84,6 +88,17 @@ class Prepared:
         return place_of(self._runtime, self.plan)
 
     @cached_property
+    def keys_asked(self) -> Mapping[Ref, str]:
+        """For the tables of which it can only use rows of some keys, native SQL for the hashes of these."""
+        found: dict[Ref, str] = {}
+        for ref, wanted in keys_asked(self.plan).items():
+            table = self._runtime.catalog.table_at(ref.number)
+            if table is not None and table.files is None:
+                with suppress(NotNative):
+                    found[ref] = keys.hashes_text(table, wanted, self._runtime.settings.time_zone)
+        return found
+
+    @cached_property
     def renamed_scan(self) -> tuple[Leaf, list[str]] | None:
         """The scan and its fields, if the plan does nothing but pick and name columns of one relation."""
         fields: dict[int, Column] = {c.id: c for c in self.plan.output}
@@ -126,7 +141,7 @@ def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Lea
         texts = {key: found.sql for key, found in opened.items() if found.rows is None}
         leaves = replace(leaves, arrow={**leaves.arrow, **arrow}, sql={**leaves.sql, **texts})
     try:
-        return _run(runtime, snapshot, prepared, leaves)
+        return _run(runtime, snapshot, prepared, _by_key(runtime, snapshot, prepared, leaves))
     except HeadraceError as error:
         for found in opened.values():
             error = found.explain(error)
@@ -142,6 +157,27 @@ def _opened(runtime: Runtime, prepared: Prepared) -> dict[Ref, OpenedFiles]:
             fields = {f for s in prepared.scans if s.ref == scan.ref for f in s.fields}
             found[scan.ref] = open_files(runtime, table, fields)
     return found
+
+
+def _by_key(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> Leaves:
+    """The same with the rows of tables that the plan reads by key, where they are found so."""
+    sql: dict[Ref, str] = {}
+    named: dict[str, pa.Table] = {}
+    for ref, text in prepared.keys_asked.items():
+        scans = [scan for scan in prepared.scans if scan.ref == ref]
+        table = _table(runtime, scans[0])
+        if ref in leaves.arrow or ref in leaves.live or ref in leaves.sql or table.files is not None:
+            continue
+        wanted = {f for scan in scans for f in scan.fields}
+        fields = [c.name for c in table.columns if c.name in wanted]
+        try:
+            found = keys.rows_of(runtime, snapshot, table, text, fields, placed=_is_placed(prepared.scans, ref))
+        except Newer:
+            raise Again from None
+        if found is not None:
+            sql[ref] = found.sql
+            named |= found.named
+    return replace(leaves, sql={**leaves.sql, **sql}, named={**leaves.named, **named}) if sql else leaves
 
 
 def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:

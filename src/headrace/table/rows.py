@@ -10,14 +10,16 @@ tail ever has. A row of a segment is deleted by noting its place beside the segm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.base.parquet_files import (
+    ROW_GROUP,
     ROW_NUMBER,
     native_scan,
     parquet_writer,
@@ -46,13 +48,28 @@ def tail_schema(table: Relation) -> pa.Schema:
 
 
 def source(
-    read: Snapshot | Transaction, table: Table, fields: Sequence[str] | None = None, *, placed: bool = False
+    read: Snapshot | Transaction,
+    table: Table,
+    fields: Sequence[str] | None = None,
+    *,
+    placed: bool = False,
+    at: Mapping[str, str] | None = None,
 ) -> str:
-    """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places."""
+    """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places.
+
+    ``at`` gives some rows instead: native relations that hold those of a segment, by its name, or of the tail.
+    """
     names = ", ".join(quote_native(f) for f in (fields or [c.name for c in table.columns])) or "1 AS one"
 
     def part(place: str, of: str) -> str:
         return f"SELECT {names}{place if placed else ''} FROM {of}"
+
+    if at is not None:
+        empty = {} if at else {"": f"(SELECT * FROM {read.table(table.number)} LIMIT 0)"}
+        given = {**at, **empty}
+        tail = [part(f", '' AS {FILE}, {ROW}", of) for name, of in given.items() if not name]
+        rest = [(f", {literal(name)} AS {FILE}, {ROW_NUMBER} AS {ROW}", of) for name, of in given.items() if name]
+        return f"({' UNION ALL '.join([*tail, *(part(*one) for one in rest)])})"
 
     def of_file(path: Path) -> str:
         file = literal(path.name)
@@ -69,15 +86,22 @@ def source(
     return f"({' UNION ALL '.join([*parts, *map(of_file, alone)])})"
 
 
-def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> None:
-    """Add rows to the tail, in a commit."""
+@dataclass(frozen=True)
+class Flushed:
+    """A tail's rows that are a segment now, in its order, with the numbers they had."""
+
+    file: Path
+    rows: pa.Table
+
+
+def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> tuple[int, Flushed | None]:
+    """Add rows to the tail, in a commit; returns the first of their numbers there, and what was flushed then."""
+    start = tx.epoch * _MOST_AT_ONCE + tx.written
     if ROW in tx.schema(table.number).names:
-        start = tx.epoch * _MOST_AT_ONCE + tx.written
         rows = rows.append_column(ROW, pa.array(np.arange(start, start + rows.num_rows)))
     tx.append(table.number, rows)
     tx.count(table.number, rows.num_rows)
-    if tx.rows(table.number) >= TAIL_ROWS:
-        _flush(runtime, tx, table)
+    return start, flush(runtime, tx, table) if tx.rows(table.number) >= TAIL_ROWS else None
 
 
 @contextmanager
@@ -88,7 +112,7 @@ def segment_writer(file: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table
 
     def write(rows: pa.Table) -> None:
         with writing(file):
-            writer.write_table(rows)
+            writer.write_table(rows, ROW_GROUP)
 
     try:
         yield write
@@ -100,27 +124,18 @@ def segment_writer(file: Path, schema: pa.Schema) -> Iterator[Callable[[pa.Table
         writer.close()
 
 
-def flush(runtime: Runtime, table: Table) -> None:
-    """Write the tail out, so that other processes can read the whole table from files."""
-    with runtime.tables_lock:
-
-        def work(tx: Transaction) -> None:
-            if tx.query(f"SELECT count(*) AS n FROM {tx.table(table.number)}").column("n")[0].as_py() == 0:
-                tx.unchanged()
-            else:
-                _flush(runtime, tx, table)
-
-        runtime.store.commit(work, label=f"flush {table.name}")
-
-
-def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
-    names = ", ".join(quote_native(c.name) for c in table.columns)
-    rows = tx.query(f"SELECT {names} FROM {tx.table(table.number)}").cast(arrow_schema(table.columns))
+def flush(runtime: Runtime, tx: Transaction, table: Table) -> Flushed:
+    """Write the tail out as a segment, in a commit."""
+    schema = tx.schema(table.number)
+    names = ", ".join(map(quote_native, schema.names))
+    found = tx.query(f"SELECT {names} FROM {tx.table(table.number)}")
+    rows = found.select([c.name for c in table.columns]).cast(arrow_schema(table.columns))
     file = runtime.store.new_segment(table.number)
     with writing(file):
         write_parquet(rows, file)
     tx.add_segment(table.number, file, rows.num_rows, altered=False)
-    tx.replace(table.number, tx.schema(table.number).empty_table())
+    tx.replace(table.number, schema.empty_table())
+    return Flushed(file, found)
 
 
 def check_not_null(table: Table, rows: pa.Table) -> None:
