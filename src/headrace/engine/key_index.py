@@ -5,8 +5,8 @@ integer that means what its owner says; the pair of hash and place is entered on
 
 >>> index = KeyIndex()
 >>> index.enter(np.array([7, 9, 7], np.uint64), np.array([1, 2, 3]))
->>> index.leave(np.array([7], np.uint64), np.array([1])); len(index)
-2
+>>> index.leave(np.array([7], np.uint64), np.array([1])), len(index)
+(1, 2)
 >>> [found.tolist() for found in index.find(np.array([9, 8, 7], np.uint64))]
 [[0, 2], [2, 3]]
 """
@@ -17,17 +17,17 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from headrace.base.native import native_connection, native_query
+from headrace.engine.columns import lanes_of, write_lanes
+from headrace.types import Type
 
 Array = np.ndarray[Any, Any]
 
@@ -106,6 +106,55 @@ def _find(hashes: Array, places: Array, given: Array) -> tuple[Array, Array]:  #
     return rows[:count], found[:count]
 
 
+@njit(cache=True, nogil=True)
+def _of_texts(starts: Array, data: Array) -> Array:  # pragma: no cover
+    """A number for each text: FNV-1a over its bytes."""
+    found = np.empty(starts.shape[0] - 1, np.int64)
+    for row in range(found.shape[0]):
+        hash = np.uint64(0xCBF29CE484222325)
+        for at in range(starts[row], starts[row + 1]):
+            hash = (hash ^ np.uint64(data[at])) * np.uint64(0x100000001B3)
+        found[row] = np.int64(hash)
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _mixed(lanes: Array, hashes: Array) -> None:  # pragma: no cover
+    for row in range(lanes.shape[0]):
+        hash = hashes[row]
+        for lane in range(lanes.shape[1]):
+            hash = (hash ^ np.uint64(lanes[row, lane])) * np.uint64(0xFF51AFD7ED558CCD)
+            hash = (hash ^ (hash >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
+            hash ^= hash >> np.uint64(29)
+        hashes[row] = hash
+
+
+def hashes_of(types: Sequence[Type], keys: pa.Table) -> Array:
+    """The hash of each key: keys that the native engine calls equal have equal ones."""
+    return np.concatenate([np.empty(0, np.uint64), *(_hashes(types, batch) for batch in keys.to_batches())])
+
+
+def _hashes(types: Sequence[Type], batch: pa.RecordBatch) -> Array:
+    hashes = np.full(batch.num_rows, 0x2545F4914F6CDD1D, np.uint64)
+    for type, column in zip(types, batch.columns, strict=True):
+        lanes = np.empty((batch.num_rows, lanes_of(type)), np.int64)
+        write_lanes(type, column if column.type == type.arrow else column.cast(type.arrow), lanes, _texts)
+        _mixed(lanes, hashes)
+    return hashes & BITS
+
+
+def _texts(array: pa.Array) -> Array:
+    _, starts, data = array.buffers()
+    ends = np.frombuffer(starts, np.int32, len(array) + 1, 4 * array.offset)
+    bytes_ = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    found: Array = _of_texts(ends, bytes_)
+    return found
+
+
+BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
+"""The bits of a hash that count."""
+
+
 def bytes_for(rows: int) -> int:
     """What a table of so many rows takes."""
     return _slots_for(rows) * _SLOT_BYTES
@@ -159,7 +208,7 @@ class KeyIndex:
 
 @dataclass
 class Held:
-    """An index over a table's rows as of an epoch. A place has a segment's number and the row's there, or is below 0."""
+    """An index over a table's rows as of an epoch. A place is a segment's number and the row's there, or below 0."""
 
     epoch: int
     """The one that last touched the table's rows."""
@@ -238,7 +287,6 @@ class Indexes:
         """The bytes of memory left."""
         self._entering: set[int] = set()
         self._building: dict[int, list[Following]] = {}
-        self._connection: duckdb.DuckDBPyConnection | None = None
 
     @property
     def bytes(self) -> int:
@@ -250,24 +298,6 @@ class Indexes:
         with self.changed:
             for number in [n for n in self.held if n not in numbers]:
                 del self.held[number]
-
-    def hashes(self, keys: pa.Table) -> Array:
-        """The hash of each key: equal keys have equal ones, as the native engine compares them."""
-        if not keys.num_rows:
-            return np.empty(0, np.uint64)
-        names = ", ".join(f"keys.c{i}" for i in range(keys.num_columns))
-        keys = keys.rename_columns([f"c{i}" for i in range(keys.num_columns)])
-        return self.computed(f"SELECT hash({names}) AS h FROM keys", keys=keys)
-
-    def computed(self, text: str, **relations: pa.Table) -> Array:
-        """The first column of a query, in its order."""
-        with self.changed:
-            self._connection = self._connection or native_connection()
-            cursor = self._connection.cursor()
-        try:
-            return cut(native_query(cursor, text, relations).column(0).to_numpy())
-        finally:
-            cursor.close()
 
     def exact(self, number: int, epoch: int) -> Held | None:
         """The table's index if it is of this epoch, once what is on its way is in. Hold ``changed``.
@@ -343,11 +373,6 @@ class Newer(Exception):
 
 class Busy(Exception):
     """Somebody makes the index just now."""
-
-
-def cut(hashes: Array) -> Array:
-    """The bits of hashes that count: all."""
-    return hashes
 
 
 ROW_BITS = 40

@@ -1,4 +1,4 @@
-"""Which rows of a table a plan can only use: those of some keys, where it compares the whole primary key with constants.
+"""Which rows of a table a plan can use: those of some keys, where it compares the whole primary key with constants.
 
 >>> from headrace.plan.refs import TableRef
 >>> from headrace.types import BOOLEAN, INT, Field
@@ -13,8 +13,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from headrace.plan.exprs import Call, Cast, Column, Expr, Literal, conjuncts
@@ -29,19 +28,17 @@ Keys = Sequence[Sequence[Expr]]
 
 
 def keys_asked(root: Node) -> Mapping[TableRef, Keys]:
-    """Tables of whose rows only those of some keys can matter, and these keys: all the plan's reads of the table ask so."""
-    readers = Counter(id(child) for node in walk_plan(root) for child in node.children)
-    filters = {id(n.child): n for n in walk_plan(root) if isinstance(n, Filter) and readers[id(n.child)] == 1}
+    """Tables of whose rows only those of some keys can matter, wherever the plan reads them, and these keys."""
     found: dict[TableRef, list[Sequence[Expr]]] = {}
     others: set[Ref] = set()
     for node in walk_plan(root):
-        if isinstance(node, Leaf):
-            above = filters.get(id(node))
-            keys = _keys(node, above.condition) if above is not None else None
-            if keys is None or not isinstance(node.ref, TableRef):
-                others.add(node.ref)
-            else:
-                found.setdefault(node.ref, []).extend(keys)
+        for leaf in node.children:
+            if isinstance(leaf, Leaf):
+                keys = _keys(leaf, node.condition) if isinstance(node, Filter) else None
+                if keys is None or not isinstance(leaf.ref, TableRef):
+                    others.add(leaf.ref)
+                else:
+                    found.setdefault(leaf.ref, []).extend(keys)
     return {ref: keys for ref, keys in found.items() if ref not in others and len(keys) <= MOST}
 
 
@@ -50,8 +47,8 @@ def _keys(leaf: Leaf, condition: Expr) -> Keys | None:
     columns = {c.id: f for f, c in zip(leaf.fields, leaf.scanned, strict=True)}
     allowed: dict[str, Sequence[Expr]] = {}
     for part in conjuncts(condition):
-        for column, values in _compared(part):
-            name = columns[column.id]
+        for column, values in _compared(part).items():
+            name = columns[column]
             if name not in allowed or len(values) < len(allowed[name]):
                 allowed[name] = values
     each = [allowed[name] for name in leaf.key if name in allowed]
@@ -60,15 +57,19 @@ def _keys(leaf: Leaf, condition: Expr) -> Keys | None:
     return list(itertools.product(*each))
 
 
-def _compared(condition: Expr) -> Iterator[tuple[Column, Sequence[Expr]]]:
-    """The column that a condition compares with constants, and these."""
-    if not isinstance(condition, Call) or condition.fn not in ("=", "<=>", "in"):
-        return
+def _compared(condition: Expr) -> Mapping[int, Sequence[Expr]]:
+    """The columns that a condition compares with constants, by their ids, and these: it is true of no other value."""
+    if not isinstance(condition, Call):
+        return {}
+    if condition.fn == "or":
+        one, other = map(_compared, condition.args)
+        return {column: [*one[column], *other[column]] for column in one.keys() & other.keys()}
+    if condition.fn not in ("=", "<=>", "in"):
+        return {}
     column, *values = condition.args
     if condition.fn != "in" and not isinstance(column, Column):
         column, values = values[0], [column]
-    if isinstance(column, Column) and all(_is_constant(v) for v in values):
-        yield column, values
+    return {column.id: values} if isinstance(column, Column) and all(map(_is_constant, values)) else {}
 
 
 def _is_constant(expr: Expr) -> bool:

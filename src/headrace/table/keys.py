@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.base.native import native_batches
+from headrace.base.native import native_batches, native_connection, native_query
 from headrace.base.parquet_files import ROW_NUMBER, footer_of, native_scan, open_parquet
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
 from headrace.engine import key_index
-from headrace.engine.key_index import Array, Busy, Following, Held, KeyIndex, Move, Newer, bytes_for
+from headrace.engine.columns import is_key
+from headrace.engine.key_index import Array, Busy, Following, Held, KeyIndex, Move, Newer, bytes_for, hashes_of
 from headrace.engine.native_sql import native
 from headrace.engine.plan_sql import quote_native
-from headrace.plan.exprs import Expr
+from headrace.plan.exprs import Expr, Literal
 from headrace.plan.key_reads import Keys
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
@@ -60,7 +60,11 @@ def held(runtime: Runtime, snapshot: Snapshot, table: Table, *, make: bool = Tru
     if found is not None or not make:
         return found
     rows = _rows(snapshot, table)
-    if not _is_due(runtime, table, rows) or ROW not in snapshot.schema(table.number).names:
+    if (
+        not all(map(is_key, types_of(table)))
+        or not _is_due(runtime, table, rows)
+        or ROW not in snapshot.schema(table.number).names
+    ):
         return None
     try:
         with indexes.building(table.number) as hand_over:
@@ -88,21 +92,30 @@ def _rows(snapshot: Snapshot, table: Table) -> int:
 def _made(runtime: Runtime, snapshot: Snapshot, table: Table, rows: int) -> Held:
     made = Held(touched(snapshot, table), KeyIndex(rows), [path.name for path in snapshot.segments(table.number)])
     listed = ", ".join(["''", *(literal(file) for file in made.files)])
-    keys = ", ".join(quote_native(k) for k in table.primary_key)
+    names = ", ".join(quote_native(k) for k in table.primary_key)
     source = tables.source(snapshot, table, table.primary_key, placed=True)
-    text = f"SELECT hash({keys}) AS h, list_position([{listed}], {FILE}) AS f, {ROW} AS r FROM {source}"
+    text = f"SELECT list_position([{listed}], {FILE}) AS f, {ROW} AS r, {names} FROM {source}"
     for batch in native_batches(snapshot.cursor, text, 262_144):
-        hashes, files, numbers = (column.to_numpy() for column in batch.columns)
+        files, numbers = (batch.column(i).to_numpy() for i in (0, 1))
         places = np.where(files == 1, ~numbers, (files.astype(np.int64) - 2 << key_index.ROW_BITS) | numbers)
-        made.index.enter(key_index.cut(hashes), places)
+        keys = pa.Table.from_batches([batch.select(range(2, batch.num_columns))])
+        made.index.enter(hashes_of(types_of(table), keys), places)
     return made
 
 
+def types_of(table: Table) -> list[Type]:
+    """The types of a primary key."""
+    return [field.type for name in table.primary_key for field in table.columns if field.name == name]
+
+
 def why_none(runtime: Runtime, snapshot: Snapshot, table: Table) -> str | None:
-    """Why a table's keys are looked for by a scan, for EXPLAIN."""
-    if bytes_for(_rows(snapshot, table)) > runtime.indexes.room() and table.number not in runtime.indexes.held:
-        return "no memory for an index: state_memory"
-    return None
+    """Why keys of a table are looked for by a scan, for EXPLAIN; None if its index is there or would be made."""
+    others = [field.type.sql for field in table.columns if field.name in table.primary_key and not is_key(field.type)]
+    if others:
+        return f"no index over keys of type {others[0]}"
+    if table.number in runtime.indexes.held or bytes_for(_rows(snapshot, table)) <= runtime.indexes.room():
+        return None
+    return "no memory for an index (state_memory)"
 
 
 # Rows by key
@@ -116,20 +129,23 @@ class Found:
     named: Mapping[str, pa.Table]
 
 
-def hashes_text(table: Table, keys: Keys, zone: str) -> str:
-    """Native SQL for the hashes of keys that a plan asks for."""
-    types = [f.type for name in table.primary_key for f in table.columns if f.name == name]
+def hashes_asked(table: Table, keys: Keys, zone: str) -> Array:
+    """The hashes of keys that a plan asks for. What cannot be evaluated is an error of the native engine."""
+    types = types_of(table)
+    arrays = [_constants([key[i] for key in keys], type, zone) for i, type in enumerate(types)]
+    return np.unique(hashes_of(types, pa.table(arrays, names=list(table.primary_key))))
 
-    def value(expr: Expr, type: Type) -> str:
-        return f"CAST({native(expr, lambda column: column.name, zone=zone)} AS {type.duckdb})"
 
-    listed = ", ".join(f"({', '.join(map(value, key, types))})" for key in keys)
-    names = ", ".join(f"c{i}" for i in range(len(types)))
-    return f"SELECT hash({names}) AS h FROM (VALUES {listed}) AS keys({names})"
+def _constants(values: Sequence[Expr], type: Type, zone: str) -> pa.ChunkedArray:
+    if all(isinstance(v, Literal) and v.type == type for v in values):
+        return pa.chunked_array([pa.array([v.value for v in values if isinstance(v, Literal)], type.arrow)])
+    texts = [f"(CAST({native(v, lambda column: column.name, zone=zone)} AS {type.duckdb}))" for v in values]
+    with native_connection() as connection:
+        return native_query(connection, f"SELECT v FROM (VALUES {', '.join(texts)}) AS given(v)", {}).column(0)
 
 
 def rows_of(
-    runtime: Runtime, snapshot: Snapshot, table: Table, text: str, fields: Sequence[str], *, placed: bool
+    runtime: Runtime, snapshot: Snapshot, table: Table, hashes: Array, fields: Sequence[str], *, placed: bool
 ) -> Found | None:
     """The rows that have the keys of these hashes, and perhaps some others; None if all are to be read.
 
@@ -138,10 +154,6 @@ def rows_of(
     index = held(runtime, snapshot, table)
     if index is None:
         return None
-    try:
-        hashes = runtime.indexes.computed(text)
-    except duckdb.Error:
-        return None  # a constant that cannot be: the query says so, if it comes to that
     return found(runtime, snapshot, table, index, hashes, fields, placed=placed)
 
 
@@ -185,7 +197,7 @@ def _among(relation: str, column: str, rows: Array, name: str, named: dict[str, 
 
 @lru_cache(maxsize=256)
 def _footer(file: Path) -> tuple[pq.FileMetaData, Array]:
-    """A segment's footer, and where its row groups begin and end. Segments never change, nor do their names come back."""
+    """A segment's footer, and where its row groups begin. Segments never change, nor do their names come back."""
     footer = footer_of(file)
     sizes = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
     return footer, np.concatenate(([0], np.cumsum(sizes)))
@@ -222,11 +234,11 @@ class Entering:
     Whether it breaks the key the index knows before the commit; only what seems to is asked for by a query.
     """
 
-    def __init__(self, runtime: Runtime, table: Table, following: Following, came: Sequence[Came]) -> None:
-        self._runtime = runtime
+    def __init__(self, table: Table, following: Following, came: Sequence[Came]) -> None:
         self._table = table
         self._following = following
         self._came = came
+        self._types = types_of(table)
         self.is_on = False
         """Whether there is an index, or one is made just now."""
         self._suspects: list[pa.Table] = [part.keys for part in came]
@@ -237,9 +249,9 @@ class Entering:
         self.is_on = True
         self._following.all_go = gone.all
         if not gone.all:
-            hashes = self._runtime.indexes.hashes(gone.keys)
+            hashes = hashes_of(self._types, gone.keys)
             self._following.moves += [Move(hashes[at], f, rows, False) for f, at, rows in _by_file(gone.places)]
-        self._hashes = [self._runtime.indexes.hashes(part.keys) for part in self._came]
+        self._hashes = [hashes_of(self._types, part.keys) for part in self._came]
         if index is None or not self._came:
             return
         every = np.concatenate(self._hashes)
@@ -270,14 +282,14 @@ class Entering:
         """A tail's rows are a segment now."""
         rows = flushed.rows
         if self.is_on and ROW in rows.column_names:
-            hashes, numbers = self._runtime.indexes.hashes(self._keys_of(rows)), rows.column(ROW).to_numpy()
+            hashes, numbers = (
+                hashes_of(self._types, rows.select(list(self._table.primary_key))),
+                rows.column(ROW).to_numpy(),
+            )
             self._following.moves += [
                 Move(hashes, "", numbers, False),
                 Move(hashes, flushed.file.name, np.arange(len(hashes)), True),
             ]
-
-    def _keys_of(self, rows: pa.Table) -> pa.Table:
-        return rows.select(list(self._table.primary_key))
 
     def committed(self, epoch: int | None) -> None:
         """It is in, if it has an epoch."""
@@ -305,8 +317,10 @@ class Gone:
 
     @staticmethod
     def nothing(table: Table) -> Gone:
-        none = pa.array([], pa.int64())
-        return Gone(pa.table({k: none for k in table.primary_key}), pa.table({FILE: none.cast(pa.string()), ROW: none}))
+        keys = pa.table(
+            {k: pa.array([], type.arrow) for k, type in zip(table.primary_key, types_of(table), strict=True)}
+        )
+        return Gone(keys, pa.table({FILE: pa.array([], pa.string()), ROW: pa.array([], pa.int64())}))
 
 
 @contextmanager
@@ -316,8 +330,8 @@ def entering(runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone) -
     with runtime.store.glance() as glance:
         before = touched(glance, table)
     with indexes.following(number, before) as following:
-        found = Entering(runtime, table, following, came)
-        if table.primary_key:
+        found = Entering(table, following, came)
+        if table.primary_key and all(map(is_key, types_of(table))):
             if came and not gone.all:
                 _make(runtime, table, before)
             with indexes.changed:

@@ -22,7 +22,7 @@ from headrace.base.parquet_files import spark_frame, write_parquet
 from headrace.catalog import Table, gone
 from headrace.catalog.table import FILE, PLACE, ROW
 from headrace.engine.failures import NativeCannot, from_duckdb
-from headrace.engine.key_index import Newer
+from headrace.engine.key_index import Array, Newer
 from headrace.engine.native_sql import NotNative
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, quote_native, why_not_native
@@ -88,14 +88,15 @@ class Prepared:
         return place_of(self._runtime, self.plan)
 
     @cached_property
-    def keys_asked(self) -> Mapping[Ref, str]:
-        """For the tables of which it can only use rows of some keys, native SQL for the hashes of these."""
-        found: dict[Ref, str] = {}
+    def keys_asked(self) -> Mapping[Ref, Array]:
+        """For the tables of which it can only use rows of some keys, the hashes of these."""
+        found: dict[Ref, Array] = {}
         for ref, wanted in keys_asked(self.plan).items():
             table = self._runtime.catalog.table_at(ref.number)
             if table is not None and table.files is None:
-                with suppress(NotNative):
-                    found[ref] = keys.hashes_text(table, wanted, self._runtime.settings.time_zone)
+                # A constant that cannot be: the query says so, if it comes to that.
+                with suppress(NotNative, duckdb.Error, pa.ArrowException):
+                    found[ref] = keys.hashes_asked(table, wanted, self._runtime.settings.time_zone)
         return found
 
     @cached_property
@@ -163,7 +164,7 @@ def _by_key(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Le
     """The same with the rows of tables that the plan reads by key, where they are found so."""
     sql: dict[Ref, str] = {}
     named: dict[str, pa.Table] = {}
-    for ref, text in prepared.keys_asked.items():
+    for ref, hashes in prepared.keys_asked.items():
         scans = [scan for scan in prepared.scans if scan.ref == ref]
         table = _table(runtime, scans[0])
         if ref in leaves.arrow or ref in leaves.live or ref in leaves.sql or table.files is not None:
@@ -171,7 +172,7 @@ def _by_key(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Le
         wanted = {f for scan in scans for f in scan.fields}
         fields = [c.name for c in table.columns if c.name in wanted]
         try:
-            found = keys.rows_of(runtime, snapshot, table, text, fields, placed=_is_placed(prepared.scans, ref))
+            found = keys.rows_of(runtime, snapshot, table, hashes, fields, placed=_is_placed(prepared.scans, ref))
         except Newer:
             raise Again from None
         if found is not None:
