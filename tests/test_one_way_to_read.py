@@ -15,7 +15,7 @@ import headrace
 from headrace.base.native import native_connection
 from headrace.base.parquet_files import native_scan, parquet_rows
 from headrace.catalog import Table
-from headrace.table import rows as tables
+from headrace.table import rewriting
 
 SOURCE = Path(headrace.__file__).parent
 READERS = {
@@ -126,13 +126,13 @@ def test_a_table_below_such_a_directory_keeps_its_values(home: Path) -> None:
         db.sql("CREATE TABLE t (op INT, file_row_number INT, filename STRING)")
         db.insert("t", {"op": range(100), "file_row_number": range(100), "filename": ["x"] * 100})
         table = db.catalog.get("t", Table)
-        tables.flush(db.runtime, table)
+        rewriting.flush(db.runtime, table)
         assert _rows(db, f"{VALUES} t") == ALL
         assert _rows(db, f"{VALUES} t TABLESAMPLE RESERVOIR (100 ROWS)") == ALL
         assert _rows(db, "SELECT max(file_row_number) AS n, max(filename) AS f FROM t") == {"n": 99, "f": "x"}
         db.sql("CREATE TABLE p (op INT PRIMARY KEY)")
         db.insert("p", {"op": range(100)})
-        tables.flush(db.runtime, db.catalog.get("p", Table))
+        rewriting.flush(db.runtime, db.catalog.get("p", Table))
         with pytest.raises(headrace.HeadraceError, match="PRIMARY_KEY_VIOLATION"):
             db.insert("p", {"op": [42]})
         db.insert("p", {"op": [100]})
@@ -183,7 +183,7 @@ def test_spark_reads_such_paths_as_they_are_written(tmp_path: Path, spark: Any, 
         db.sql("CREATE STREAM s (op INT, name STRING)")
         db.sql("CREATE TABLE t (op INT, name STRING)")
         db.insert("t", {"op": range(100), "name": ["n"] * 100})
-        tables.flush(db.runtime, db.catalog.get("t", Table))
+        rewriting.flush(db.runtime, db.catalog.get("t", Table))
         numbers = "count(*) AS n, min(s.op) AS low, max(t.op) AS high"
         db.sql(f"CREATE VIEW v AS SELECT {numbers} FROM s JOIN t ON s.op = t.op")
         db.copy("s", str(file))

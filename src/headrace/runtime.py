@@ -16,6 +16,7 @@ from headrace.base.tidying import Tidying
 from headrace.base.turns import Turns
 from headrace.catalog import Catalog, Relation, Table
 from headrace.engine.analyzer import SparkAnalyzer
+from headrace.engine.key_index import Indexes
 from headrace.engine.session import Session
 from headrace.engine.worker import Worker
 from headrace.rings.home import Rings
@@ -72,12 +73,12 @@ class Runtime:
     breaking: dict[int, tuple[Table, Any]] = field(default_factory=dict)
     """Queries of rows that break the conditions of tables, by number (``table/constraints.py``)."""
     tidying: Tidying = field(default_factory=Tidying)
+    indexes: Indexes = field(default_factory=Indexes)
+    """Where rows of tables are by their primary keys (``table/keys.py``)."""
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
     """Hands a table's change on; hold ``tables_lock``."""
     copies: Copies = field(init=False)
     """What was written out of the database file, for Spark."""
-    moved: Callable[[Transaction, Table], None] = field(default=lambda tx, table: None)
-    """Called in each commit that puts rows of a table in other places and changes none of them."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:

@@ -56,8 +56,13 @@ _SPARK = {
 }
 
 
+ROW_GROUP = 65_536
+"""Rows that lie together in a file: enough for a scan, and few enough to read one of them."""
+
+
 def write_parquet(rows: pa.Table, file: Path, **options: Any) -> None:
     """Write all rows as one file."""
+    options = {"row_group_size": ROW_GROUP, **options}
     pq.write_table(rows, new_file(file), **_written(rows.schema), **options)
 
 
@@ -92,10 +97,11 @@ def native_scan(files: Sequence[Path | str], *, numbered: bool = False, named: s
     return f"read_parquet([{listed}], {', '.join(f'{name}={value}' for name, value in options.items())})"
 
 
-def open_parquet(file: Path | str) -> pq.ParquetFile:
+def open_parquet(file: Path | str, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """A file to read through Arrow, piece by piece. A ``ParquetFile`` knows nothing of the directories above it."""
     return pq.ParquetFile(
         file,
+        metadata=footer,
         filesystem=_HERE,  # else a name with a colon would be an address
         coerce_int96_timestamp_unit=None,
         binary_type=None,

@@ -90,6 +90,7 @@ class Answers:
         """States that hold what no lookup can merge."""
         self._guard = threading.Lock()
         self._tables = TableRows(runtime)
+        runtime.indexes.room = self._room
         self.evaluations = 0
         """How often a relation really was evaluated."""
 
@@ -278,10 +279,11 @@ class Answers:
             return self._residents.setdefault(kept, {})
 
     def _room(self) -> int:
-        """The bytes of memory left for states and tables."""
+        """The bytes of memory left for states, tables and indexes."""
         with self._guard:  # a relation that is read for the first time would come in between
             every = {r for held in self._residents.values() for r in list(held.values()) if r is not None}
-        return self._runtime.settings.state_memory - sum(r.bytes for r in every) - self._tables.bytes
+        held = sum(r.bytes for r in every) + self._tables.bytes + self._runtime.indexes.bytes
+        return self._runtime.settings.state_memory - held
 
     # Compaction
 

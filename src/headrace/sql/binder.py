@@ -312,7 +312,7 @@ class Binder:
             return ctes[name]
         if is_placed(table):
             changed: Table = self.catalog.get(table.name, Table, position=position_of(table))
-            return Leaf.of(_ref(changed), (*changed.columns, *PLACE))
+            return Leaf.of(_ref(changed), (*changed.columns, *PLACE), changed.primary_key)
         if has_counts(table):
             sample = self.catalog.get(table.name, Sample)
             return Leaf.of(_ref(sample), (*sample.columns, *COUNTS))

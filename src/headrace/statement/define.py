@@ -337,6 +337,7 @@ class Definer:
         def show(news: News) -> None:
             entering()
             self._runtime.catalog = catalog
+            self._runtime.indexes.keep_only(catalog.numbers)
             self._runtime.untold += news.told
             self._runtime.forsaken += news.forsaken
             left()

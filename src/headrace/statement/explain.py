@@ -10,7 +10,8 @@ from headrace.engine.plan_sql import why_not_native
 from headrace.keep.explaining import by_size, indented, place_said, unexplained
 from headrace.keep.family import family_of
 from headrace.keep.keeper import Keeper
-from headrace.plan.nodes import kept_in, streams_in, tables_in
+from headrace.plan.key_reads import keys_asked
+from headrace.plan.nodes import Node, kept_in, streams_in, tables_in
 from headrace.plan.pipelines import SplitPlan
 from headrace.plan.window import split_window, streams_out
 from headrace.rings.home import terms_of
@@ -22,6 +23,7 @@ from headrace.statement.define import columns_of
 from headrace.statement.load import target_of
 from headrace.statement.read import QueryReader
 from headrace.stream.ad_hoc import reads_of_streams
+from headrace.table import keys
 from headrace.types import ddl
 
 
@@ -34,7 +36,7 @@ def explain(reader: QueryReader, keeper: Keeper, statement: s.Statement) -> pa.T
         if streams_in(plan):
             lines = _explain_window(runtime, split_window(plan))
         else:
-            lines = [f"Query, by {place_said(runtime, plan)}", *indented(plan)]
+            lines = [f"Query, by {place_said(runtime, plan)}", *indented(plan), *_by_key(runtime, plan)]
     elif isinstance(statement, s.Create) and (family := family_of(statement)) is not None:
         catalog.require_free(statement.name, statement.position)
         lines = family.explained(keeper, statement)
@@ -56,6 +58,7 @@ def explain(reader: QueryReader, keeper: Keeper, statement: s.Statement) -> pa.T
         lines = [] if plans else [f"All rows of {name} go, without being read"]
         for plan in plans:
             lines += [f"Rows of {name} and what becomes of them, by {place_said(runtime, plan)}", *indented(plan)]
+            lines += _by_key(runtime, plan)
     elif isinstance(statement, s.Copy):
         target = target_of(catalog, statement.name, statement.position)
         lines = [f"Copy files into {target.kind} {target.name}, by {by_size(runtime)}"]
@@ -63,6 +66,18 @@ def explain(reader: QueryReader, keeper: Keeper, statement: s.Statement) -> pa.T
     else:
         raise unexplained()
     return pa.table({"plan": lines})
+
+
+def _by_key(runtime: Runtime, plan: Node) -> list[str]:
+    """How rows of some keys are found, where the plan asks for such."""
+    found = []
+    for ref in keys_asked(plan):
+        table = runtime.catalog.table_at(ref.number)
+        if table is not None and table.files is None:
+            with runtime.store.read() as snapshot:
+                reason = keys.why_none(runtime, snapshot, table)
+            found.append(f"  rows of {table.name} by " + (f"a scan: {reason}" if reason else "primary key"))
+    return found
 
 
 def _fed(catalog: Catalog, relation: str) -> list[str]:

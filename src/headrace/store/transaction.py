@@ -472,8 +472,8 @@ class Transaction(Snapshot):
         self._ledger.sound.add(file.name)
         self.added.append(file)
         self.doomed = [other for other in self.doomed if other != file]
-        if altered:
-            self.changed.add(key)
+        # Rows that are elsewhere now are no others, but who knows places of them is to notice.
+        self.changed.add(key if altered else rewrite_of(key))
 
     def share_segments(self, relation: Stored, of: Stored, files: Collection[str]) -> None:
         """Have the relation name files of another one too, from this epoch on."""
@@ -507,8 +507,8 @@ class Transaction(Snapshot):
             self._execute(f"DELETE FROM book.deleted {where} AND file IN ({listed})")
             kept = {file for (file,) in self._fetch(f"SELECT file FROM book.segments WHERE file IN ({listed})")}
             self.doomed += [self._segments / file for (file,) in gone if file not in kept]
-        if gone and altered:
-            self.changed.add(key_of(relation))
+        if gone:
+            self.changed.add(key_of(relation) if altered else rewrite_of(key_of(relation)))
         return len(gone)
 
     def delete_from_segments(self, relation: Stored, places: pa.Table) -> None:

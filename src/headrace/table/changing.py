@@ -20,7 +20,7 @@ from headrace.engine.work import chunked
 from headrace.errors import NotYetSupported
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
-from headrace.table import constraints, rewriting
+from headrace.table import constraints, keys, rewriting
 from headrace.table import rows as tables
 from headrace.table.history import Recording
 from headrace.table.net import cancelled, names_of, summed, times
@@ -171,6 +171,8 @@ def identify(runtime: Runtime, table: Table) -> None:
         numbers = pa.array(np.arange(rows.num_rows))
         tx.reshape(table.number, tables.tail_schema(table), rows.append_column(ROW, numbers))
 
+    if table.number in runtime.indexes.held:
+        return  # an index is made of places
     with runtime.store.read() as snapshot:
         if ROW in snapshot.schema(table.number).names:
             return
@@ -202,38 +204,46 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
             recording = Recording(runtime, table, label)
             _record(runtime, table, change, recording)
 
-        def work(tx: Transaction) -> bool | None:
-            if change.is_empty if beside is None else not beside.work(tx):
-                tx.unchanged()
-                return None
-            if recording is not None:
-                recording.add(tx)
-            if change.all_go:
-                tx.remove_segments(table.number)
-                tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
-            places = change.places.rename_columns(["file", "row"])
-            in_tail = pc.equal(places["file"], "")
-            tx.delete(table.number, ROW, places.filter(in_tail)["row"])
-            tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
-            if beside is None or not beside.keeps_keys:
-                tables.check_key(tx, table, change.new, [file.path for file in change.files])
-            for file in change.files:
-                tx.add_segment(table.number, file.path, file.rows)
-                tx.count(table.number, file.rows)
-            flushed = tables.append(runtime, tx, table, change.new) if change.new.num_rows else False
-            handing.add(tx)
-            return bool(flushed or change.files or change.places.num_rows)
-
         handing = runtime.hand_on(table, partial(change.parts, runtime, table))
         settled = beside.settled if beside is not None else lambda: None
-        grown = runtime.store.commit(work, label=label, settled=lambda _: settled())
+        with keys.entering(runtime, table, *_keys(table, change)) as entering:
+
+            def work(tx: Transaction) -> tuple[int, bool] | None:
+                if change.is_empty if beside is None else not beside.work(tx):
+                    tx.unchanged()
+                    return None
+                if recording is not None:
+                    recording.add(tx)
+                if change.all_go:
+                    tx.remove_segments(table.number)
+                    tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
+                places = change.places.rename_columns(["file", "row"])
+                in_tail = pc.equal(places["file"], "")
+                tx.delete(table.number, ROW, places.filter(in_tail)["row"])
+                tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
+                if beside is None or not beside.keeps_keys:
+                    entering.check(tx)
+                for file in change.files:
+                    tx.add_segment(table.number, file.path, file.rows)
+                    tx.count(table.number, file.rows)
+                grown = bool(change.files or change.places.num_rows)
+                if change.new.num_rows:
+                    start, flushed = tables.append(runtime, tx, table, change.new)
+                    entering.tail(start, flushed)
+                    grown = grown or flushed is not None
+                handing.add(tx)
+                return tx.epoch, grown
+
+            done = runtime.store.commit(work, label=label, settled=lambda _: settled())
+            entering.committed(None if done is None else done[0])
     except BaseException:
         _let_go(runtime, change, recording)
         raise
-    if grown is None:
+    if done is None:
         _let_go(runtime, change, recording)
+        return
     runtime.tidying.then(f"merging states over {table.name}", handing.after)
-    if grown:
+    if done[1]:
         runtime.tidying.then(f"writing segments of {table.name} anew", partial(rewriting.due, runtime, table))
 
 
@@ -242,6 +252,14 @@ def _let_go(runtime: Runtime, change: TableChange, recording: Recording | None) 
         runtime.store.let_go(file.path)
     if recording is not None:
         recording.let_go()
+
+
+def _keys(table: Table, change: TableChange) -> tuple[list[keys.Came], keys.Gone]:
+    names = list(table.primary_key)
+    came = [keys.Came(change.new.select(names))] if change.new.num_rows else []
+    if names:
+        came += [keys.Came(tables.segment_keys(table, file.path), file.path.name) for file in change.files if file.rows]
+    return came, keys.Gone(change.old.select(names), change.places, change.all_go)
 
 
 def _record(runtime: Runtime, table: Table, change: TableChange, recording: Recording) -> None:

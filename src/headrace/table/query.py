@@ -20,18 +20,21 @@ from headrace.base.native import conform
 from headrace.catalog import Table, gone
 from headrace.catalog.table import FILE, ROW
 from headrace.engine.failures import NativeCannot, from_duckdb
+from headrace.engine.key_index import Array, Newer
+from headrace.engine.native_sql import NotNative
 from headrace.engine.places import Choice, Place, choose
 from headrace.engine.plan_sql import native_plan, why_not_native
 from headrace.engine.spark import run_plan
 from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.plan.exprs import Column
+from headrace.plan.key_reads import keys_asked
 from headrace.plan.nodes import ONE_ROW, Leaf, Node, Project
 from headrace.plan.nodes import leaves as leaves_of
 from headrace.plan.refs import LogRef, Ref, VersionRef
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.store.format import microseconds
-from headrace.table import history
+from headrace.table import history, keys
 from headrace.table import rows as tables
 from headrace.table.files import OpenedFiles, open_files
 from headrace.table.frames import rows_frame, sql_frame, table_frame
@@ -85,6 +88,18 @@ class Prepared:
         return place_of(self._runtime, self.plan)
 
     @cached_property
+    def keys_asked(self) -> Mapping[Ref, Array]:
+        """For the tables of which it can only use rows of some keys, the hashes of these."""
+        found: dict[Ref, Array] = {}
+        for ref, wanted in keys_asked(self.plan).items():
+            table = self._runtime.catalog.table_at(ref.number)
+            if table is not None and table.files is None:
+                # A constant that cannot be: the query says so, if it comes to that.
+                with suppress(NotNative, duckdb.Error, pa.ArrowException):
+                    found[ref] = keys.hashes_asked(table, wanted, self._runtime.settings.time_zone)
+        return found
+
+    @cached_property
     def renamed_scan(self) -> tuple[Leaf, list[str]] | None:
         """The scan and its fields, if the plan does nothing but pick and name columns of one relation."""
         fields: dict[int, Column] = {c.id: c for c in self.plan.output}
@@ -129,7 +144,7 @@ def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Lea
     if past := _past(runtime, snapshot, prepared):
         leaves = replace(leaves, sql={**leaves.sql, **past})
     try:
-        return _run(runtime, snapshot, prepared, leaves)
+        return _run(runtime, snapshot, prepared, _by_key(runtime, snapshot, prepared, leaves))
     except HeadraceError as error:
         for found in opened.values():
             error = found.explain(error)
@@ -183,6 +198,27 @@ def _moment(runtime: Runtime, ref: VersionRef) -> int | None:
             hint="write a constant, for example '2026-01-01 10:00:00'",
         )
     return moment
+
+
+def _by_key(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> Leaves:
+    """The same with the rows of tables that the plan reads by key, where they are found so."""
+    sql: dict[Ref, str] = {}
+    named: dict[str, pa.Table] = {}
+    for ref, hashes in prepared.keys_asked.items():
+        scans = [scan for scan in prepared.scans if scan.ref == ref]
+        table = _table(runtime, scans[0])
+        if ref in leaves.arrow or ref in leaves.live or ref in leaves.sql or table.files is not None:
+            continue
+        wanted = {f for scan in scans for f in scan.fields}
+        fields = [c.name for c in table.columns if c.name in wanted]
+        try:
+            found = keys.rows_of(runtime, snapshot, table, hashes, fields, placed=_is_placed(prepared.scans, ref))
+        except Newer:
+            raise Again from None
+        if found is not None:
+            sql[ref] = found.sql
+            named |= found.named
+    return replace(leaves, sql={**leaves.sql, **sql}, named={**leaves.named, **named}) if sql else leaves
 
 
 def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:

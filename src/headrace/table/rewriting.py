@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.catalog import Table
 from headrace.runtime import Runtime
 from headrace.store import Segment, Transaction
+from headrace.table import keys
 from headrace.table import rows as tables
 
 GONE = 0.3
@@ -58,13 +59,27 @@ def optimize(runtime: Runtime, table: Table) -> Rewritten:
     """Write the tail out, and anew all segments that have deleted rows or are small beside others."""
     with runtime.tables_lock:
         runtime.catalog.require_there(table)
-        tables.flush(runtime, table)
+        flush(runtime, table)
         with runtime.store.read() as snapshot:
             files, deleted = snapshot.manifest(table.number), snapshot.deleted(table.number)
         chosen = [f for f in files if f.path.name in deleted or f.rows < LARGE]
         if len(chosen) == 1 and not deleted:
             return Rewritten()
         return _rewrite(runtime, table, chosen, f"OPTIMIZE {table.name}") if chosen else Rewritten()
+
+
+def flush(runtime: Runtime, table: Table) -> None:
+    """Write the tail out, so that other processes can read the whole table from files."""
+    with runtime.tables_lock, keys.entering(runtime, table, [], keys.Gone.nothing(table)) as entering:
+
+        def work(tx: Transaction) -> int | None:
+            if tx.query(f"SELECT count(*) AS n FROM {tx.table(table.number)}").column("n")[0].as_py() == 0:
+                tx.unchanged()
+                return None
+            entering.flushed(tables.flush(runtime, tx, table))
+            return tx.epoch
+
+        entering.committed(runtime.store.commit(work, label=f"flush {table.name}"))
 
 
 def _due(files: Sequence[Segment], deleted: dict[str, int]) -> list[Segment]:
@@ -108,7 +123,6 @@ def _rewrite(runtime: Runtime, table: Table, old: Sequence[Segment], label: str)
             tx.remove_segments(table.number, files=names, altered=False)
             for file, count in new:
                 tx.add_segment(table.number, file, count, altered=False)
-            runtime.moved(tx, table)
 
         runtime.store.commit(work, label=label)
     except BaseException:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from headrace.base.native import conform, native_batches
 from headrace.base.parquet_files import (
+    ROW_GROUP,
     ROW_NUMBER,
     footer_of,
     native_scan,
@@ -114,16 +116,29 @@ def source(
     placed: bool = False,
     of: Collection[str] | None = None,
     tail: bool = True,
+    at: Mapping[str, str] | None = None,
 ) -> str:
     """Native SQL for the table's rows as a reader sees them: a parenthesised query. ``placed``, with their places.
 
-    Of all its segments, or of these, by the names of their files; and of the tail, if not told otherwise.
+    Of all its segments, or of these, by the names of their files; and of the tail, if not told otherwise. ``at`` gives
+    some rows instead: native relations that hold those of a segment, by its name, or of the tail.
     """
     wanted = list(fields or [c.name for c in table.columns])
 
     def part(place: str, of: str, lie: Mapping[str, str | Literal]) -> str:
         names = selected(lie, wanted) or "1 AS one"
         return f"SELECT {names}{place if placed else ''} FROM {of}"
+
+    if at is not None:
+        empty = {} if at else {"": f"(SELECT * FROM {read.table(table.number)} LIMIT 0)"}
+        by_name = {path.name: path for path in read.segments(table.number)} if any(at) else {}
+        found = [
+            part(f", {literal(name)} AS {FILE}, {ROW_NUMBER} AS {ROW}", of, in_segment(read, table, by_name[name]))
+            if name
+            else part(f", '' AS {FILE}, {ROW}", of, in_store(table))
+            for name, of in {**at, **empty}.items()
+        ]
+        return f"({' UNION ALL '.join(found)})"
 
     def of_file(path: Path) -> str:
         file = literal(path.name)
@@ -182,6 +197,25 @@ def of_segment(table: Table, rows: pa.Table, there: Collection[str]) -> pa.Table
     return pa.table(columns, schema=arrow_schema(table.columns))
 
 
+@dataclass(frozen=True)
+class Flushed:
+    """A tail's rows that are a segment now, in its order, as they are stored, with the numbers they had."""
+
+    file: Path
+    rows: pa.Table
+
+
+def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> tuple[int, Flushed | None]:
+    """Add rows to the tail, in a commit; returns the first of their numbers there, and what was flushed then."""
+    rows = as_stored(table, rows)
+    start = tx.epoch * _MOST_AT_ONCE + tx.written
+    if ROW in tx.schema(table.number).names:
+        rows = rows.append_column(ROW, pa.array(np.arange(start, start + rows.num_rows)))
+    tx.append(table.number, rows)
+    tx.count(table.number, rows.num_rows)
+    return start, flush(runtime, tx, table) if tx.rows(table.number) >= TAIL_ROWS else None
+
+
 @contextmanager
 def segment_writer(file: Path, table: Table) -> Iterator[Callable[[pa.Table], None]]:
     """Write a segment of a table piece by piece; a write that fails is the store's error, what else fails is not."""
@@ -191,7 +225,7 @@ def segment_writer(file: Path, table: Table) -> Iterator[Callable[[pa.Table], No
 
     def write(rows: pa.Table) -> None:
         with writing(file):
-            writer.write_table(as_stored(table, rows).cast(schema))
+            writer.write_table(as_stored(table, rows).cast(schema), ROW_GROUP)
 
     try:
         yield write
@@ -203,66 +237,38 @@ def segment_writer(file: Path, table: Table) -> Iterator[Callable[[pa.Table], No
         writer.close()
 
 
-def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> bool:
-    """Add rows to the tail, in a commit; whether that became a segment."""
-    rows = as_stored(table, rows)
-    if ROW in tx.schema(table.number).names:
-        start = tx.epoch * _MOST_AT_ONCE + tx.written
-        rows = rows.append_column(ROW, pa.array(np.arange(start, start + rows.num_rows)))
-    tx.append(table.number, rows)
-    tx.count(table.number, rows.num_rows)
-    if tx.rows(table.number) < TAIL_ROWS:
-        return False
-    _flush(runtime, tx, table)
-    return True
-
-
-def flush(runtime: Runtime, table: Table) -> None:
-    """Write the tail out, so that other processes can read the whole table from files."""
-    with runtime.tables_lock:
-
-        def work(tx: Transaction) -> None:
-            if tx.query(f"SELECT count(*) AS n FROM {tx.table(table.number)}").column("n")[0].as_py() == 0:
-                tx.unchanged()
-            else:
-                _flush(runtime, tx, table)
-
-        runtime.store.commit(work, label=f"flush {table.name}")
-
-
-def _flush(runtime: Runtime, tx: Transaction, table: Table) -> None:
-    schema = stored_schema(table)
+def flush(runtime: Runtime, tx: Transaction, table: Table) -> Flushed:
+    """Write the tail out as a segment, in a commit."""
+    schema = tx.schema(table.number)
     names = ", ".join(map(quote_native, schema.names))
-    rows = tx.query(f"SELECT {names} FROM {tx.table(table.number)}").cast(schema)
+    found = tx.query(f"SELECT {names} FROM {tx.table(table.number)}")
+    wanted = stored_schema(table)
     file = runtime.store.new_segment(table.number)
     with writing(file):
-        write_parquet(rows, file)
-    tx.add_segment(table.number, file, rows.num_rows, altered=False)
-    tx.replace(table.number, tx.schema(table.number).empty_table())
-    runtime.moved(tx, table)
+        write_parquet(found.select(wanted.names).cast(wanted), file)
+    tx.add_segment(table.number, file, found.num_rows, altered=False)
+    tx.replace(table.number, schema.empty_table())
+    return Flushed(file, found)
 
 
-def check_key(tx: Transaction, table: Table, rows: pa.Table, files: Sequence[Path] = ()) -> None:
+def check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> None:
     """An error if the table would have two rows of one key with these, which it does not have yet."""
-    if not table.primary_key or not (rows.num_rows or files):
+    if not table.primary_key or not any(b.num_rows for b in batches):
         return
     names = [quote_native(k) for k in table.primary_key]
+    new = pa.concat_tables([b.select(list(table.primary_key)) for b in batches])
     keys = ", ".join(names)
-    stored = ", ".join(quote_native(table.stored_name(k)) for k in table.primary_key)
-    parts = [f"SELECT {keys} FROM given_rows"] if rows.num_rows else []
-    parts += [f"SELECT {stored} FROM {native_scan(files)}"] if files else []
-    new = f"(SELECT * FROM ({' UNION ALL '.join(parts)}) AS given({keys}))"
     on = " AND ".join(f"e.{n} = n.{n}" for n in names)
     found = tx.query(
-        f"SELECT * FROM (SELECT {keys} FROM {new} GROUP BY ALL HAVING count(*) > 1 UNION ALL "
-        f"SELECT {', '.join(f'n.{n}' for n in names)} FROM {new} AS n SEMI JOIN {source(tx, table)} AS e ON {on}) "
+        f"SELECT * FROM (SELECT {keys} FROM new_rows GROUP BY ALL HAVING count(*) > 1 UNION ALL "
+        f"SELECT {', '.join(f'n.{n}' for n in names)} FROM new_rows AS n SEMI JOIN {source(tx, table)} AS e ON {on}) "
         "LIMIT 1",
-        given_rows=rows,
+        new_rows=new,
     )
     if found.num_rows:
         values = ", ".join(f"{k} = {python_values(found.column(k))[0]}" for k in found.column_names)
         raise DataError(
             "PRIMARY_KEY_VIOLATION",
             f"{table.name} would have more than one row with {values}",
-            hint="the primary key must be unique; nothing was inserted",
+            hint="the primary key must be unique; nothing was changed",
         )

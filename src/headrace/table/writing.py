@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.base.interrupts import check
 from headrace.base.native import conform
-from headrace.base.parquet_files import parquet_writer
+from headrace.base.parquet_files import ROW_GROUP, parquet_writer
 from headrace.base.private import make_folder
 from headrace.catalog import Table
 from headrace.engine.work import Fragment, FragmentRun
@@ -86,7 +86,7 @@ class _Files(FragmentRun):
             with writing(self._path):
                 self._writer = parquet_writer(self._path, rows.schema)
         with writing(self._path):
-            self._writer.write_table(rows)
+            self._writer.write_table(rows, ROW_GROUP)
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
         if self._bytes >= FILE_BYTES:

@@ -1,0 +1,378 @@
+"""The primary key of a table is an index, not a scan: from the hash of a key to the place of its row.
+
+It is in memory, of one epoch, and made when it is first needed; a table that is large waits for the second need since
+the database was opened, for making it takes longer than one scan. Each commit that changes the table's rows enters
+what it changed (``changing.py:commit``), once it is in. What is found by a hash may be of another key: the plan's own
+condition is asked again of the rows found, and an insert that seems to break the key is judged by a query.
+
+Where there is no index - no memory for it (``state_memory``), no key, other conditions - tables are scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.base.native import native_batches, native_connection, native_query
+from headrace.base.parquet_files import ROW_NUMBER, footer_of, native_scan, open_parquet
+from headrace.catalog import Table
+from headrace.catalog.table import FILE, ROW
+from headrace.engine import key_index
+from headrace.engine.columns import is_key
+from headrace.engine.key_index import Array, Busy, Following, Held, KeyIndex, Move, Newer, bytes_for, hashes_of
+from headrace.engine.native_sql import native
+from headrace.engine.plan_sql import quote_native
+from headrace.plan.exprs import Expr, Literal
+from headrace.plan.key_reads import Keys
+from headrace.runtime import Runtime
+from headrace.store import Snapshot, Transaction
+from headrace.store.format import literal
+from headrace.store.reading import Reading
+from headrace.table import rows as tables
+from headrace.types import Type
+
+SMALL = 262_144
+"""Rows a table may have to get its index at first need."""
+FEW = 4_096
+"""Rows whose numbers stand in a query's text."""
+
+
+# Making one
+
+
+def touched(reading: Reading, table: Table) -> int:
+    """The epoch that last changed rows of a table, or their places."""
+    return max(reading.last_change(table.number), reading.rewritten(table.number))
+
+
+def held(runtime: Runtime, snapshot: Snapshot, table: Table, *, make: bool = True) -> Held | None:
+    """The table's index as of a snapshot, made if need be; None if there is none. Raises ``Newer``."""
+    indexes, epoch = runtime.indexes, touched(snapshot, table)
+    with indexes.changed:
+        found = indexes.exact(table.number, epoch)
+    if found is not None or not make or runtime.store.batch is not None:
+        return found  # what a batch has changed may come to nothing
+    rows = _rows(snapshot, table)
+    if (
+        not all(map(is_key, types_of(table)))
+        or not _is_due(runtime, table, rows)
+        or ROW not in snapshot.schema(table.number).names
+    ):
+        return None
+    try:
+        with indexes.building(table.number) as hand_over:
+            hand_over(_made(runtime, snapshot, table, rows))
+    except Busy:
+        return None
+    with indexes.changed:
+        return indexes.exact(table.number, epoch)
+
+
+def _is_due(runtime: Runtime, table: Table, rows: int) -> bool:
+    indexes = runtime.indexes
+    if bytes_for(rows) > indexes.room():
+        return False
+    with indexes.changed:
+        indexes.asked[table.number] += 1
+        return rows <= SMALL or indexes.asked[table.number] > 1
+
+
+def _rows(snapshot: Snapshot, table: Table) -> int:
+    """At least as many rows as the table has."""
+    return snapshot.rows(table.number) + sum(s.rows for s in snapshot.manifest(table.number))
+
+
+def _made(runtime: Runtime, snapshot: Snapshot, table: Table, rows: int) -> Held:
+    made = Held(touched(snapshot, table), KeyIndex(rows), [path.name for path in snapshot.segments(table.number)])
+    listed = ", ".join(["''", *(literal(file) for file in made.files)])
+    names = ", ".join(quote_native(k) for k in table.primary_key)
+    source = tables.source(snapshot, table, table.primary_key, placed=True)
+    text = f"SELECT list_position([{listed}], {FILE}) AS f, {ROW} AS r, {names} FROM {source}"
+    for batch in native_batches(snapshot.cursor, text, 262_144):
+        files, numbers = (batch.column(i).to_numpy() for i in (0, 1))
+        places = np.where(files == 1, ~numbers, (files.astype(np.int64) - 2 << key_index.ROW_BITS) | numbers)
+        keys = pa.Table.from_batches([batch.select(range(2, batch.num_columns))])
+        made.index.enter(hashes_of(types_of(table), keys), places)
+    return made
+
+
+def types_of(table: Table) -> list[Type]:
+    """The types of a primary key."""
+    return [field.type for name in table.primary_key for field in table.columns if field.name == name]
+
+
+def why_none(runtime: Runtime, snapshot: Snapshot, table: Table) -> str | None:
+    """Why keys of a table are looked for by a scan, for EXPLAIN; None if its index is there or would be made."""
+    others = [field.type.sql for field in table.columns if field.name in table.primary_key and not is_key(field.type)]
+    if others:
+        return f"no index over keys of type {others[0]}"
+    if table.number in runtime.indexes.held or bytes_for(_rows(snapshot, table)) <= runtime.indexes.room():
+        return None
+    return "no memory for an index (state_memory)"
+
+
+# Rows by key
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows of a table as native SQL, and the Arrow tables it reads by name."""
+
+    sql: str
+    named: Mapping[str, pa.Table]
+
+
+def hashes_asked(table: Table, keys: Keys, zone: str) -> Array:
+    """The hashes of keys that a plan asks for. What cannot be evaluated is an error of the native engine."""
+    types = types_of(table)
+    arrays = [_constants([key[i] for key in keys], type, zone) for i, type in enumerate(types)]
+    return np.unique(hashes_of(types, pa.table(arrays, names=list(table.primary_key))))
+
+
+def _constants(values: Sequence[Expr], type: Type, zone: str) -> pa.ChunkedArray:
+    if all(isinstance(v, Literal) and v.type == type for v in values):
+        return pa.chunked_array([pa.array([v.value for v in values if isinstance(v, Literal)], type.arrow)])
+    texts = [f"(CAST({native(v, lambda column: column.name, zone=zone)} AS {type.duckdb}))" for v in values]
+    with native_connection() as connection:
+        return native_query(connection, f"SELECT v FROM (VALUES {', '.join(texts)}) AS given(v)", {}).column(0)
+
+
+def rows_of(
+    runtime: Runtime, snapshot: Snapshot, table: Table, hashes: Array, fields: Sequence[str], *, placed: bool
+) -> Found | None:
+    """The rows that have the keys of these hashes, and perhaps some others; None if all are to be read.
+
+    Raises ``Newer`` where the index is of a later epoch.
+    """
+    index = held(runtime, snapshot, table)
+    if index is None:
+        return None
+    return found(runtime, snapshot, table, index, hashes, fields, placed=placed)
+
+
+def found(
+    runtime: Runtime,
+    snapshot: Snapshot,
+    table: Table,
+    index: Held,
+    hashes: Array,
+    fields: Sequence[str],
+    *,
+    placed: bool,
+) -> Found | None:
+    """The rows of keys with these hashes."""
+    with runtime.indexes.changed:
+        if index.epoch != touched(snapshot, table):
+            raise Newer
+        places = index.index.find(np.unique(hashes))[1]
+        by_file = index.rows(places)
+    named: dict[str, pa.Table] = {}
+    at: dict[str, str] = {}
+    paths = {path.name: path for path in snapshot.segments(table.number)} if any(by_file) else {}
+    for number, (file, rows) in enumerate(by_file.items()):
+        name = f"__at_{table.number}_{number}"
+        if not file:
+            at[file] = _among(snapshot.table(table.number), ROW, rows, name, named)
+        elif (few := _read(paths[file], rows, _there(snapshot, table, paths[file], fields))) is not None:
+            named[name], at[file] = few, name
+        else:
+            at[file] = _among(native_scan([paths[file]], numbered=True), ROW_NUMBER, rows, name, named)
+    return Found(tables.source(snapshot, table, fields, placed=placed, at=at), named)
+
+
+def _there(snapshot: Snapshot, table: Table, file: Path, fields: Sequence[str]) -> list[str]:
+    """What a segment calls those of the fields that it has."""
+    lie = tables.in_segment(snapshot, table, file)
+    found = [there for name in fields if isinstance(there := lie[name], str)]
+    return found or [table.stored_name(name) for name in table.primary_key]
+
+
+def _among(relation: str, column: str, rows: Array, name: str, named: dict[str, pa.Table]) -> str:
+    """Those rows of a relation that have these numbers."""
+    if len(rows) <= FEW:
+        return f"(SELECT * FROM {relation} WHERE {column} IN ({', '.join(map(str, rows.tolist()))}))"
+    named[name] = pa.table({"n": rows})
+    return f"(SELECT s.* FROM {relation} AS s SEMI JOIN {name} AS d ON d.n = s.{column})"
+
+
+@lru_cache(maxsize=256)
+def _footer(file: Path) -> tuple[pq.FileMetaData, Array]:
+    """A segment's footer, and where its row groups begin. Segments never change, nor do their names come back."""
+    footer = footer_of(file)
+    sizes = [footer.row_group(i).num_rows for i in range(footer.num_row_groups)]
+    return footer, np.concatenate(([0], np.cumsum(sizes)))
+
+
+_VALUE, _SKIPPED = 10, 2
+"""About the nanoseconds that decoding a value takes here, and passing by a row takes the native engine."""
+
+
+def _read(file: Path, rows: Array, fields: Sequence[str]) -> pa.Table | None:
+    """Rows of a segment with their numbers, by its row groups; None if a scan takes less time."""
+    footer, starts = _footer(file)
+    groups = np.unique(np.searchsorted(starts, rows, "right") - 1)
+    decoded = int((starts[groups + 1] - starts[groups]).sum()) * max(len(fields), 1)
+    if decoded * _VALUE > int(starts[-1]) * _SKIPPED + 2_000_000:
+        return None
+    parts = []
+    with open_parquet(file, footer) as read:
+        for group in groups.tolist():
+            here = rows[(rows >= starts[group]) & (rows < starts[group + 1])]
+            part = read.read_row_group(group, columns=list(fields)).take(pa.array(here - starts[group]))
+            parts.append(part.append_column(ROW_NUMBER, pa.array(here)))
+    return pa.concat_tables(parts)
+
+
+# Keeping it exact
+
+
+class Entering:
+    """A change of a table on its way to be committed, and into the index if there is one.
+
+    Whether it breaks the key the index knows before the commit; only what seems to is asked for by a query.
+    """
+
+    def __init__(self, table: Table, following: Following, came: Sequence[Came]) -> None:
+        self._table = table
+        self._following = following
+        self._came = came
+        self._types = types_of(table)
+        self.is_on = False
+        """Whether there is an index, or one is made just now."""
+        self._suspects: list[pa.Table] = [part.keys for part in came]
+        self._hashes: list[Array] = []
+
+    def judge(self, index: Held | None, gone: Gone) -> None:
+        """Look the new keys up, before any of the change is in. Hold the indexes."""
+        self.is_on = True
+        self._following.all_go = gone.all
+        if not gone.all:
+            hashes = hashes_of(self._types, gone.keys)
+            self._following.moves += [Move(hashes[at], f, rows, False) for f, at, rows in _by_file(gone.places)]
+        self._hashes = [hashes_of(self._types, part.keys) for part in self._came]
+        if index is None or not self._came:
+            return
+        every = np.concatenate(self._hashes)
+        suspect = repeated(every)
+        if not gone.all:
+            left = [index.places(move.file, move.rows) for move in self._following.moves]
+            rows, places = index.index.find(every)
+            suspect[rows[~np.isin(places, np.concatenate([*left, np.empty(0, np.int64)]))]] = True
+        keys = pa.concat_tables([part.keys for part in self._came])
+        self._suspects = [keys.filter(pa.array(suspect))]
+
+    def check(self, tx: Transaction) -> None:
+        """An error if the table would have two rows of one key."""
+        tables.check_key(tx, self._table, self._suspects)
+
+    def tail(self, start: int, flushed: tables.Flushed | None) -> None:
+        """The rows that are no file are in the tail, numbered from here on, and what was there may be a segment now."""
+        if not self.is_on:
+            return
+        moves = self._following.moves
+        for part, hashes in zip(self._came, self._hashes, strict=True):
+            if not part.file:
+                moves.append(Move(hashes, "", np.arange(start, start + len(hashes)), True))
+        if flushed is not None:
+            self.flushed(flushed)
+
+    def flushed(self, flushed: tables.Flushed) -> None:
+        """A tail's rows are a segment now."""
+        rows = flushed.rows
+        if self.is_on and ROW in rows.column_names:
+            hashes, numbers = (
+                hashes_of(self._types, rows.select([self._table.stored_name(k) for k in self._table.primary_key])),
+                rows.column(ROW).to_numpy(),
+            )
+            self._following.moves += [
+                Move(hashes, "", numbers, False),
+                Move(hashes, flushed.file.name, np.arange(len(hashes)), True),
+            ]
+
+    def committed(self, epoch: int | None) -> None:
+        """It is in, if it has an epoch."""
+        for part, hashes in zip(self._came, self._hashes, strict=True) if self.is_on else ():
+            if part.file:
+                self._following.moves.append(Move(hashes, part.file, np.arange(len(hashes)), True))
+        self._following.epoch = epoch
+
+
+@dataclass(frozen=True)
+class Came:
+    """Keys of new rows, in the order of their segment, or of those for the tail."""
+
+    keys: pa.Table
+    file: str = ""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Keys and places of rows that go."""
+
+    keys: pa.Table
+    places: pa.Table
+    all: bool = False
+
+    @staticmethod
+    def nothing(table: Table) -> Gone:
+        keys = pa.table(
+            {k: pa.array([], type.arrow) for k, type in zip(table.primary_key, types_of(table), strict=True)}
+        )
+        return Gone(keys, pa.table({FILE: pa.array([], pa.string()), ROW: pa.array([], pa.int64())}))
+
+
+@contextmanager
+def entering(runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone) -> Iterator[Entering]:
+    """Commit a change in the block; hold ``tables_lock`` since its places were read."""
+    indexes, number = runtime.indexes, table.number
+    if runtime.store.batch is not None:
+        # It is in with its batch only: whoever needs the index then finds it out of date.
+        yield Entering(table, Following(0), came)
+        return
+    with runtime.store.glance() as glance:
+        before = touched(glance, table)
+    with indexes.following(number, before) as following:
+        found = Entering(table, following, came)
+        if table.primary_key and all(map(is_key, types_of(table))):
+            if came and not gone.all:
+                _make(runtime, table, before)
+            with indexes.changed:
+                index = indexes.held.get(number)
+                index = index if index is not None and index.epoch == before else None
+                if index is not None or indexes.is_followed(number):
+                    found.judge(index, gone)
+        yield found
+
+
+def _make(runtime: Runtime, table: Table, epoch: int) -> None:
+    indexes = runtime.indexes
+    with indexes.changed:
+        index = indexes.held.get(table.number)
+    if index is None or index.epoch != epoch:
+        with runtime.store.read() as snapshot, suppress(Newer):
+            held(runtime, snapshot, table)
+
+
+def repeated(hashes: Array) -> Array:
+    """Which of them are there more than once."""
+    _, which, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    found: Array = counts[which] > 1
+    return found
+
+
+def _by_file(places: pa.Table) -> Iterator[tuple[str, Array, Array]]:
+    """The segment, the positions in the table and the numbers of rows, by segment."""
+    if not places.num_rows:
+        return
+    files = places.column(0).combine_chunks().dictionary_encode()
+    codes, rows = files.indices.to_numpy(), places.column(1).to_numpy()
+    for code, file in enumerate(files.dictionary.to_pylist()):
+        at = np.flatnonzero(codes == code)
+        yield file, at, rows[at]
