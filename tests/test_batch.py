@@ -494,8 +494,11 @@ def test_a_read_waits_for_nobody_who_waits_for_the_batch(db: Database, elsewhere
 
 def test_what_is_kept_in_memory_knows_nothing_of_a_batch_that_failed(db: Database, elsewhere: Elsewhere) -> None:
     assert rows(db, "SELECT * FROM by_k") == [(1, 1, 1)]
+    assert rows(db, "SELECT n FROM by_k WHERE k = 1") == [(1,)]
     with pytest.raises(Unwanted), db.batch():
         db.insert("s", [(1, 5), (2, 2)])
+        assert rows(db, "SELECT n FROM by_k WHERE k = 1") == [(2,)]
+        assert rows(db, "SELECT n FROM by_k WHERE k = 2") == [(1,)]
         assert rows(db, "SELECT * FROM by_k") == [(1, 2, 6), (2, 1, 2)]
         raise Unwanted
     assert rows(db, "SELECT * FROM by_k") == [(1, 1, 1)]
@@ -505,6 +508,16 @@ def test_what_is_kept_in_memory_knows_nothing_of_a_batch_that_failed(db: Databas
     assert rows(db, "SELECT * FROM by_k") == [(1, 2, 8)]
     db.insert("s", [(1, 1)])
     assert rows(db, "SELECT * FROM by_k WHERE k = 1") == [(1, 3, 9)]
+
+
+def test_a_state_that_a_bulk_load_fills_may_get_more_in_the_same_batch(db: Database) -> None:
+    db.sql("CREATE STREAM r (k INT)")
+    db.sql("CREATE VIEW anew AS SELECT k, count(*) AS n FROM r GROUP BY k")
+    with db.batch():
+        db.insert("r", {"k": pa.array(np.arange(70_000), pa.int32())})
+        db.insert("r", [(7,)])
+        assert db.sql("SELECT count(*), sum(n), max(n) FROM anew").rows() == [(70_000, 70_001, 2)]
+    assert db.sql("SELECT count(*), sum(n), max(n) FROM anew").rows() == [(70_000, 70_001, 2)]
 
 
 def test_a_sample_that_a_failed_batch_drew_keeps_nothing_out(tmp_path: Path) -> None:
