@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.base.lacking import lacking_rows
 from headrace.base.values import python_values
-from headrace.catalog import Check, Table
+from headrace.catalog import Check, Relation, Table
 from headrace.errors import DataError, HeadraceError, SqlError
 from headrace.input.nested import first_hole, is_strict
 from headrace.input.rows import to_arrow
@@ -100,8 +100,8 @@ def violation(runtime: Runtime, table: Table, parts: Iterable[pa.Table]) -> tupl
     return None
 
 
-def as_of(now: Table, then: Table, rows: pa.Table) -> pa.Table:
-    """Rows in the columns a table had, as they are after what was altered since: as if they had come before it."""
+def as_of(now: Relation, then: Relation, rows: pa.Table) -> pa.Table:
+    """Rows in the columns a table or stream had, as they are after what was altered since: as if they had come before it."""
     if now is then:
         return rows
     given = {c.id: rows.column(i) for i, c in enumerate(then.columns)}
@@ -109,9 +109,11 @@ def as_of(now: Table, then: Table, rows: pa.Table) -> pa.Table:
     return pa.table(columns, schema=arrow_schema(now.columns))
 
 
-def before(table: Table, column: Field, rows: int) -> pa.Array:
+def before(relation: Relation, column: Field, rows: int) -> pa.Array:
     """A column in so many rows from before it was there."""
-    value, type = table.lies(column).before, column.type.arrow
+    if not isinstance(relation, Table):
+        return lacking_rows(column, rows)
+    value, type = relation.lies(column).before, column.type.arrow
     return pa.nulls(rows, type) if value is None else pa.repeat(pa.scalar(value, type), rows)
 
 
