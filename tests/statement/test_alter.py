@@ -317,7 +317,9 @@ def test_defaults_fill_what_rows_come_without(db: Database, tmp_path: Path) -> N
     db.copy("t", tmp_path / "x.csv", header=True)
     db.sql(f"COPY t (id) FROM '{tmp_path / 'y.csv'}'")
     db.sql("UPDATE t SET a = DEFAULT WHERE id = 3")
-    db.sql("MERGE INTO t USING (SELECT 12 AS k) s ON s.k = t.id WHEN NOT MATCHED THEN INSERT (id, a) VALUES (k, DEFAULT)")
+    db.sql(
+        "MERGE INTO t USING (SELECT 12 AS k) s ON s.k = t.id WHEN NOT MATCHED THEN INSERT (id, a) VALUES (k, DEFAULT)"
+    )
     found = [(i, a, b, None if c is None else float(c)) for i, a, b, c in db.sql("SELECT * FROM t ORDER BY id").rows()]
     assert found == [
         (1, 2, "xy", 1.5),
@@ -363,7 +365,9 @@ def test_a_constant_is_the_same_after_reopen(tmp_path: Path, value: str) -> None
 
 def test_copy_and_insert_keep_conditions(db: Database, tmp_path: Path) -> None:
     db.sql("CREATE TABLE t (a INT, b INT, CHECK (a + b < 10))")
-    pq.write_table(pa.table({"a": pa.array([1, 9], pa.int32()), "b": pa.array([2, 9], pa.int32())}), tmp_path / "x.parquet")
+    pq.write_table(
+        pa.table({"a": pa.array([1, 9], pa.int32()), "b": pa.array([2, 9], pa.int32())}), tmp_path / "x.parquet"
+    )
     for statement in (lambda: db.copy("t", tmp_path / "x.parquet"), lambda: db.insert("t", [(1, 1), (9, 9)])):
         with pytest.raises(HeadraceError, match="CHECK_CONSTRAINT_VIOLATION.*t_chk_1.*a = 9, b = 9"):
             statement()
@@ -403,7 +407,11 @@ def test_what_reads_a_relation_follows_its_renames(tmp_path: Path) -> None:
                 texts[1] = "SELECT * FROM sums"
             assert [answer(db, text) for text in texts] == before, text
         rows = [row for row in db.sql("DESCRIBE named").rows() if row[0].startswith("# renamed")]
-        assert ("# renamed", "t", "is called people now") in rows and ("# renamed", "t.name", "is called title now") in rows
+        assert ("# renamed", "t", "is called people now") in rows and (
+            "# renamed",
+            "t.name",
+            "is called title now",
+        ) in rows
         assert ("sums",) in db.sql("SELECT name FROM headrace.views").rows()
         assert ("people, sums",) in db.sql("SELECT reads FROM headrace.views WHERE name = 'named'").rows()
     with headrace.connect(tmp_path / "db", engine="native") as db:
@@ -522,7 +530,11 @@ def test_what_was_altered_is_altered_after_a_kill(tmp_path: Path) -> None:
         ):
             db.sql(text)
             shutil.copytree(tmp_path / "db", tmp_path / f"left{number}", ignore=shutil.ignore_patterns("headrace.lock"))
-        expected = [("t", ("id", "a", "b"), (1, 2, 9)), ("t", ("id", "c", "b"), (1, 2, 9)), ("u", ("id", "c", "b"), (1, 2, 9))]
+        expected = [
+            ("t", ("id", "a", "b"), (1, 2, 9)),
+            ("t", ("id", "c", "b"), (1, 2, 9)),
+            ("u", ("id", "c", "b"), (1, 2, 9)),
+        ]
         expected += [("u", ("id", "c"), (1, 2)), ("u", ("id", "a", "b"), (1, 2, 5))]
     finally:
         db.close()

@@ -137,8 +137,10 @@ class Catalog:
 
     def read_by(self, relation: Relation) -> list[str]:
         """What a relation's definition names, as it is called now."""
-        now = {read.name.lower(): self.numbers[read.number].name for read in relation.read if read.number in self.numbers}
-        return [now.get(name.lower(), name) for name in relation.reads]
+        now = {
+            read.name.lower(): self.numbers[read.number].name for read in relation.read if read.number in self.numbers
+        }
+        return sorted((now.get(name.lower(), name) for name in relation.reads), key=str.lower)
 
     def renamed_in(self, relation: Relation) -> list[Note]:
         """What a relation's definition names otherwise than it is called now."""

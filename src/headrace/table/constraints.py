@@ -96,7 +96,8 @@ def violation(runtime: Runtime, table: Table, parts: Iterable[pa.Table]) -> tupl
                 for one in checks:
                     row = _broken(runtime, _breaking(runtime, table, [one]), rows)
                     if row.num_rows:
-                        return one, ", ".join(f"{f} = {python_values(row.column(f))[0]!r}" for f in row.column_names)
+                        names = [c.name for c in table.columns]
+                        return one, ", ".join(f"{name} = {python_values(row.column(name))[0]!r}" for name in names)
     return None
 
 
