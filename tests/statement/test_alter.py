@@ -61,8 +61,10 @@ NAMES = st.sampled_from(["b", "c", "d", "B", "`x y`"])
 VALUE = st.none() | st.integers(-3, 9)
 STEP = st.tuples(
     st.sampled_from(
-        ["insert", "insert", "insert", "rows", "add", "add", "drop", "rename", "rename a", "rename to", "default"]
-        + ["update", "delete", "merge", "overwrite", "reopen", "replace"]
+        (
+            *("insert", "insert", "insert", "rows", "add", "add", "drop", "rename", "rename a", "rename to", "default"),
+            *("update", "delete", "merge", "overwrite", "reopen", "replace"),
+        )
     ),
     st.integers(0, 9),
     NAMES,
@@ -369,7 +371,7 @@ def test_copy_and_insert_keep_conditions(db: Database, tmp_path: Path) -> None:
         pa.table({"a": pa.array([1, 9], pa.int32()), "b": pa.array([2, 9], pa.int32())}), tmp_path / "x.parquet"
     )
     for statement in (lambda: db.copy("t", tmp_path / "x.parquet"), lambda: db.insert("t", [(1, 1), (9, 9)])):
-        with pytest.raises(HeadraceError, match="CHECK_CONSTRAINT_VIOLATION.*t_chk_1.*a = 9, b = 9"):
+        with pytest.raises(HeadraceError, match=r"CHECK_CONSTRAINT_VIOLATION.*t_chk_1.*a = 9, b = 9"):
             statement()
     db.insert("t", [(None, 9), (3, 3)])
     assert len(db.sql("SELECT * FROM t").rows()) == 2
@@ -489,7 +491,7 @@ def test_a_table_is_replaced_at_once_and_by_what_it_held(tmp_path: Path) -> None
         assert db.catalog.get("t").number != number
         with pytest.raises(HeadraceError):
             db.sql("CREATE OR REPLACE TABLE t AS SELECT 1 / 0 AS a, 1 AS id")
-        with pytest.raises(HeadraceError, match="RELATION_IN_USE.*read by v"):
+        with pytest.raises(HeadraceError, match=r"RELATION_IN_USE.*read by v"):
             db.sql("CREATE OR REPLACE TABLE t AS SELECT cast(a AS BIGINT) AS a, id FROM t")
         assert db.sql("SELECT * FROM t").rows() == [(4, 3, "x")]
         assert db.sql("SELECT * FROM v, w").rows() == [(4, 3, 4)]

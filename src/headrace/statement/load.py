@@ -390,10 +390,11 @@ def _as_it_is(catalog: Catalog, stream: Stream, given: Input) -> tuple[Stream, I
 
 def altered(stream: Stream) -> ExecutionError:
     """What to say to rows that come in columns a stream had before."""
+    columns = ", ".join(c.name for c in stream.columns)
     return ExecutionError(
         "STREAM_ALTERED",
         f"{stream.name} was altered while these rows came",
-        hint=f"nothing was inserted; its columns are {', '.join(c.name for c in stream.columns)} now: insert them again",
+        hint=f"nothing was inserted; its columns are {columns} now: insert them again",
     )
 
 

@@ -102,7 +102,7 @@ def violation(runtime: Runtime, table: Table, parts: Iterable[pa.Table]) -> tupl
 
 
 def as_of(now: Relation, then: Relation, rows: pa.Table) -> pa.Table:
-    """Rows in the columns a table or stream had, as they are after what was altered since: as if they had come before it."""
+    """Rows in the columns a table or stream had, in those it has now: as if they had come before it was altered."""
     if now is then:
         return rows
     given = {c.id: rows.column(i) for i, c in enumerate(then.columns)}
