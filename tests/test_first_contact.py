@@ -136,22 +136,17 @@ def test_a_sample_of_nothing() -> None:
 def test_the_hint_for_what_alters_a_table_works_word_by_word() -> None:
     with headrace.connect() as db:
         db.sql("CREATE TABLE t (a INT PRIMARY KEY, b STRING)")
-        db.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y'), (3, 'z')")
+        db.sql("INSERT INTO t VALUES (1, '5'), (2, '6')")
         db.sql("CREATE VIEW v AS SELECT b FROM t WHERE a > 1")
         error = refusal(db.sql, "ALTER TABLE t ALTER COLUMN b TYPE INT")
         assert isinstance(error, NotYetSupported)
-        steps = "DROP it|CREATE it|CREATE TABLE kept AS SELECT * FROM t|INSERT INTO t SELECT … FROM kept"
-        assert all(step in str(error) for step in steps.split("|"))
-        text = db.sql("DESCRIBE v").rows()[-1][1]
-        assert "drop v first" in str(refusal(db.sql, "DROP TABLE t")) and "DESCRIBE" in str(error)
+        anew = "CREATE OR REPLACE TABLE t AS SELECT …, CAST(b AS …) AS b FROM t"
+        assert anew in str(error) and "without its PRIMARY KEY" in str(error)
+        anew = anew.replace("…", "a", 1).replace("…", "INT")
+        assert "drop v first" in str(refusal(db.sql, anew))
         db.sql("DROP VIEW v")
-        db.sql("CREATE TABLE kept AS SELECT a, CASE WHEN a = 2 THEN 'w' ELSE b END AS b FROM t")
-        db.sql("DROP TABLE t")
-        db.sql("CREATE TABLE t (a INT PRIMARY KEY, b STRING)")
-        db.sql("INSERT INTO t SELECT * FROM kept")
-        db.sql("DROP TABLE kept")
-        db.sql(text)
-        assert db.sql("SELECT * FROM v ORDER BY b").rows() == [("w",), ("z",)]
+        db.sql(anew)
+        assert sorted(db.sql("SELECT * FROM t").rows()) == [(1, 5), (2, 6)]
 
 
 def test_floats_for_a_decimal() -> None:

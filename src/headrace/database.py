@@ -549,9 +549,14 @@ class Database:
         return self._keeper.family(relation).refreshed(self._keeper, self._keeper.get(relation.name), rows)
 
     def _insert(self, statement: s.Insert) -> Result:
-        target = self._target(statement.name, statement.position)
-        with storing(statement.query):
-            rows = self._reader.rows(statement)
+        while True:
+            target = self._target(statement.name, statement.position)
+            with storing(statement.query):
+                rows = self._reader.rows(statement)
+            # Altered meanwhile, it may have been planned with other columns: their names do not say which they are.
+            now = self.catalog.at(target.number)
+            if now is target or now is None:
+                break
         if statement.overwrite:
             if not isinstance(target, Table):
                 raise CatalogError(

@@ -135,6 +135,27 @@ class Catalog:
         readers = {new.lower() if name == old.lower() else name: found for name, found in self.readers.items()}
         return Catalog(self.version + 1, known, readers, {**self.numbers, relation.number: relation})
 
+    def read_by(self, relation: Relation) -> list[str]:
+        """What a relation's definition names, as it is called now."""
+        now = {
+            read.name.lower(): self.numbers[read.number].name for read in relation.read if read.number in self.numbers
+        }
+        return sorted((now.get(name.lower(), name) for name in relation.reads), key=str.lower)
+
+    def renamed_in(self, relation: Relation) -> list[Note]:
+        """What a relation's definition names otherwise than it is called now."""
+        found: list[Note] = []
+        for read in relation.read:
+            if (now := self.numbers.get(read.number)) is None:
+                continue
+            if now.name != read.name:
+                found.append(("# renamed", read.name, f"is called {now.name} now"))
+            columns = {c.id: c.name for c in now.columns}
+            for name, id in read.columns:
+                if columns.get(id, name) != name:
+                    found.append(("# renamed", f"{read.name}.{name}", f"is called {columns[id]} now"))
+        return found
+
     def dependents(self, name: str) -> list[Relation]:
         """The relations that read it."""
         return list(self.readers.get(name.lower(), ()))

@@ -95,7 +95,7 @@ class Line:
 
     @property
     def reads(self) -> str:
-        return ", ".join(self.relation.reads)
+        return ", ".join(self.asked.runtime.catalog.read_by(self.relation))
 
     @property
     def created_epoch(self) -> int | None:

@@ -95,7 +95,8 @@ class Alter:
     action_position: Position
 
 
-_OTHERWISE = "CREATE OR REPLACE TABLE t AS SELECT … FROM t makes it anew, in one commit"
+_PLAIN = "in one commit, without its PRIMARY KEY, defaults and conditions"
+_OTHERWISE = f"CREATE OR REPLACE TABLE t AS SELECT … FROM t makes it anew, {_PLAIN}"
 
 
 def alter(read: Cursor) -> Alter:
@@ -195,7 +196,7 @@ def _column_action(read: Cursor) -> Action:
         raise NotYetSupported(
             f"another type of column {name}",
             position=at,
-            hint=f"CREATE OR REPLACE TABLE t AS SELECT …, CAST({name} AS …) AS {name} FROM t makes it anew",
+            hint=f"CREATE OR REPLACE TABLE t AS SELECT …, CAST({name} AS …) AS {name} FROM t makes it anew, {_PLAIN}",
         )
     if read.word() in ("SET", "DROP") and read.word(1) == "NOT":
         raise NotYetSupported(

@@ -12,7 +12,7 @@ from sqlglot import exp
 from headrace.catalog import Catalog, Check, Read, Relation, Table
 from headrace.errors import NotYetSupported, SqlError
 from headrace.plan.exprs import Column
-from headrace.plan.nodes import Node, Project
+from headrace.plan.nodes import Node, Project, renaming
 from headrace.plan.rules import optimize
 from headrace.sql.binder import Binder
 from headrace.sql.changes import select
@@ -108,9 +108,12 @@ def _from(name: str) -> exp.Expr:
 
 
 def breaking(table: Table, checks: Sequence[Check], analyzer: QueryAnalyzer) -> Node:
-    """A query of a row that breaks one of the conditions, which were all made over the same columns."""
-    known = Read(checks[0].of, table.number, checks[0].columns)
-    catalog = Catalog(0, {known.name.lower(): known.seen(table)}, {}, {table.number: table})
+    """A query of a row, in the table's columns, that breaks one of the conditions, all made over the same columns."""
+    there = {id for _, id in checks[0].columns}
+    later = tuple((f"__later{c.id}", c.id) for c in table.columns if c.id not in there)
+    known = Read(checks[0].of, table.number, (*checks[0].columns, *later))
+    seen, now = known.seen(table), {c.id: c.name for c in table.columns}
+    catalog = Catalog(0, {known.name.lower(): seen}, {}, {table.number: table})
     kept = " AND ".join(f"coalesce((\n{check.text}\n), true)" for check in checks)
     tree = parse_query(f"SELECT * FROM {quote(known.name)} WHERE NOT ({kept}) LIMIT 1")
-    return optimize(Binder(catalog, analyzer).query(tree))
+    return optimize(renaming(Binder(catalog, analyzer).query(tree), [now[c.id] for c in seen.columns]))

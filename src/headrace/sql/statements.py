@@ -33,7 +33,7 @@ class Create:
     name: str
     if_not_exists: bool
     position: Position
-    or_replace: bool
+    or_replace: bool = False
     """Whether it takes the place of what goes under the name."""
 
 

@@ -44,7 +44,7 @@ def with_defaults(tree: exp.Expr, targets: Schema) -> None:
     """Put the defaults of columns where a query to be inserted says DEFAULT for a whole value."""
     rows: list[list[exp.Expr]] = []
     if isinstance(tree, exp.Values):
-        rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in tree.expressions]
+        rows = [row.expressions if isinstance(row, exp.Tuple) else [row.unnest()] for row in tree.expressions]
     elif isinstance(tree, exp.Select):
         rows = [tree.expressions]
     for row in rows:

@@ -152,15 +152,6 @@ class Alterer:
                     position=position,
                     hint="CREATE OR REPLACE TABLE t AS SELECT … FROM t makes a table without the key",
                 )
-            for check in new.checks:
-                without = replace(new.without_column(column), checks=())
-                if not constraints.can_check(self._runtime, without, check):
-                    raise CatalogError(
-                        "COLUMN_IN_CONSTRAINT",
-                        f"{column.name} is read by the constraint {check.name}, CHECK ({check.text})",
-                        position=position,
-                        hint=f"ALTER TABLE {table.name} DROP CONSTRAINT {check.name} first",
-                    )
             without = new.without_column(column)
             if not without.columns:
                 raise CatalogError(
@@ -168,6 +159,14 @@ class Alterer:
                 )
             if readers := readers_of_change(self._runtime, table, without):
                 raise in_use(f"{table.name}.{column.name}", readers, position, "drop {} first, or leave it out there")
+            for check in new.checks:
+                if not constraints.can_check(self._runtime, without, check):
+                    raise CatalogError(
+                        "COLUMN_IN_CONSTRAINT",
+                        f"{column.name} is read by the constraint {check.name}, CHECK ({check.text})",
+                        position=position,
+                        hint=f"ALTER TABLE {table.name} DROP CONSTRAINT {check.name} first",
+                    )
             new = without
         if new is table:
             return f"table {table.name} has no such column"

@@ -38,10 +38,12 @@ def explain(reader: QueryReader, keeper: Keeper, statement: s.Statement) -> pa.T
         else:
             lines = [f"Query, by {place_said(runtime, plan)}", *indented(plan), *_by_key(runtime, plan)]
     elif isinstance(statement, s.Create) and (family := family_of(statement)) is not None:
-        catalog.require_free(statement.name, statement.position)
+        if not statement.or_replace:
+            catalog.require_free(statement.name, statement.position)
         lines = family.explained(keeper, statement)
     elif isinstance(statement, s.CreateTableAs):
-        catalog.require_free(statement.name, statement.position)
+        if not statement.or_replace:
+            catalog.require_free(statement.name, statement.position)
         plan = reader.plan(s.Query(statement.query))
         columns = ddl(columns_of(plan, statement.name, statement.position))
         lines = [f"Table {statement.name} ({columns}), filled once, by {place_said(runtime, plan)}", *indented(plan)]
@@ -117,6 +119,6 @@ def describe(keeper: Keeper, relation: Relation) -> pa.Table:
     if relation.is_kept:
         with keeper.runtime.store.read() as snapshot:
             kept = keeper.get(relation.name).notes(snapshot, lambda: keeper.rows(snapshot, relation.name))
-    notes = relation.notes(kept)
+    notes = [*relation.notes(kept), *keeper.runtime.catalog.renamed_in(relation)]
     names, types, extras = zip(*[*rows, *notes], strict=True)
     return pa.table({"col_name": list(names), "data_type": list(types), "comment": list(extras)})

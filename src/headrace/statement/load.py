@@ -144,11 +144,17 @@ class Loader:
         """Insert a source's batch from Parquet files in the stream's columns; nothing if it is committed already."""
         if self._committed(batch):
             return Loaded(0)
-        given = Files(tuple(files), "parquet", None, stream.columns, sum(f.stat().st_size for f in files))
+        there = {name.lower() for file in files for name in names_in(file, "parquet", None) or ()}
+        columns = tuple(c for c in stream.columns if c.name.lower() in there)
+        if there and len(columns) < len(there):  # it wrote columns under names that they have no more
+            raise altered(stream)
+        given = Files(tuple(files), "parquet", None, columns or stream.columns, sum(f.stat().st_size for f in files))
         return self._into_stream(stream, given, f"{batch.source} into {stream.name}", batch=batch)
 
     def take_rows(self, stream: Stream, rows: pa.Table) -> Loaded:
         """Insert rows that queries of the stream have already."""
+        if rows.column_names != [c.name for c in stream.columns]:
+            raise altered(stream)
         return self._into_stream(stream, Rows(rows), f"INSERT INTO {stream.name}", deliver=False)
 
     def _committed(self, batch: SentBatch | None) -> bool:
@@ -270,6 +276,7 @@ class Loader:
                 catalog = self._runtime.catalog
                 catalog.require_there(stream)
                 as_of = AsOf()
+                stream, given = _as_it_is(catalog, stream, given)
                 try:
                     fed = self._keeper.fed(stream, catalog)
                     begun = delivery.begin()
@@ -353,6 +360,27 @@ class Loader:
             if time.monotonic() > deadline:
                 raise ExecutionError("CATALOG_BUSY", "a definition is being changed for too long", hint="try again")
             time.sleep(0.001)
+
+
+def _as_it_is(catalog: Catalog, stream: Stream, given: Input) -> tuple[Stream, Input]:
+    """A stream as it is now, and rows for it as it was: as if they had come before it was altered."""
+    now = catalog.numbers[stream.number]
+    assert isinstance(now, Stream)
+    if now is stream or now.columns == stream.columns:
+        return now, given
+    if not isinstance(given, Rows):
+        raise altered(now)
+    return now, Rows(constraints.as_of(now, stream, given.table))
+
+
+def altered(stream: Stream) -> ExecutionError:
+    """What to say to rows that come in columns a stream had before."""
+    columns = ", ".join(c.name for c in stream.columns)
+    return ExecutionError(
+        "STREAM_ALTERED",
+        f"{stream.name} was altered while these rows came",
+        hint=f"nothing was inserted; its columns are {columns} now: insert them again",
+    )
 
 
 @contextmanager

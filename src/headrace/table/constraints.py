@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.base.lacking import lacking_rows
 from headrace.base.values import python_values
-from headrace.catalog import Check, Table
+from headrace.catalog import Check, Relation, Table
 from headrace.errors import DataError, HeadraceError, SqlError
 from headrace.input.nested import first_hole, is_strict
 from headrace.input.rows import to_arrow
@@ -96,12 +96,13 @@ def violation(runtime: Runtime, table: Table, parts: Iterable[pa.Table]) -> tupl
                 for one in checks:
                     row = _broken(runtime, _breaking(runtime, table, [one]), rows)
                     if row.num_rows:
-                        return one, ", ".join(f"{f} = {python_values(row.column(f))[0]!r}" for f in row.column_names)
+                        names = [c.name for c in table.columns]
+                        return one, ", ".join(f"{name} = {python_values(row.column(name))[0]!r}" for name in names)
     return None
 
 
-def as_of(now: Table, then: Table, rows: pa.Table) -> pa.Table:
-    """Rows in the columns a table had, as they are after what was altered since: as if they had come before it."""
+def as_of(now: Relation, then: Relation, rows: pa.Table) -> pa.Table:
+    """Rows in the columns a table or stream had, in those it has now: as if they had come before it was altered."""
     if now is then:
         return rows
     given = {c.id: rows.column(i) for i, c in enumerate(then.columns)}
@@ -109,9 +110,11 @@ def as_of(now: Table, then: Table, rows: pa.Table) -> pa.Table:
     return pa.table(columns, schema=arrow_schema(now.columns))
 
 
-def before(table: Table, column: Field, rows: int) -> pa.Array:
+def before(relation: Relation, column: Field, rows: int) -> pa.Array:
     """A column in so many rows from before it was there."""
-    value, type = table.lies(column).before, column.type.arrow
+    if not isinstance(relation, Table):
+        return lacking_rows(column, rows)
+    value, type = relation.lies(column).before, column.type.arrow
     return pa.nulls(rows, type) if value is None else pa.repeat(pa.scalar(value, type), rows)
 
 
