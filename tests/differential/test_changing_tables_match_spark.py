@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 STREAM = ("k INT, n INT", [(i % 4, i) for i in range(12)] + [(None, 5), (1, None)])
 TABLES = {
-    "dim": ("k INT, g STRING, w DECIMAL(6,2)", [(1, "a", Decimal(1)), (1, "b", Decimal("2.25")), (2, "a", None), (None, "c", Decimal(1))]),
+    "dim": (
+        "k INT, g STRING, w DECIMAL(6,2)",
+        [(1, "a", Decimal(1)), (1, "b", Decimal("2.25")), (2, "a", None), (None, "c", Decimal(1))],
+    ),
     "cap": ("k INT, m BIGINT", [(0, 4), (1, 9)]),
 }
 CHANGES = {
