@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 
 STREAM = ("k INT, n INT", [(i % 4, i) for i in range(12)] + [(None, 5), (1, None)])
 TABLES = {
-    "dim": ("k INT, g STRING, w DECIMAL(6,2)", [(1, "a", 1), (1, "b", 2), (2, "a", None), (None, "c", 1)]),
+    "dim": (
+        "k INT, g STRING, w DECIMAL(6,2)",
+        [(1, "a", Decimal(1)), (1, "b", Decimal("2.25")), (2, "a", None), (None, "c", Decimal(1))],
+    ),
     "cap": ("k INT, m BIGINT", [(0, 4), (1, 9)]),
 }
 CHANGES = {

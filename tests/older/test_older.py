@@ -71,6 +71,12 @@ def _goes_on(db: headrace.Database) -> None:
     assert db.sql("SELECT rows_seen FROM headrace.samples WHERE name = 'few'").rows() == [(before + 255,)]
     db.sql("DROP VIEW joined")
     db.sql("DROP STREAM `odd Names` CASCADE")
+    before = db.sql("SELECT * FROM named").rows()
+    assert ("late part",) not in db.sql("SELECT name FROM named").rows()
+    assert any(what == "# read once" for what, *_ in db.sql("DESCRIBE named").rows()), "frozen, as it was made"
+    db.insert("sales", make.sales(9, 11))
+    after = db.sql("SELECT * FROM named").rows()
+    assert before != after and ("late part",) not in db.sql("SELECT name FROM named").rows()
     db.sql("REFRESH VIEW named RESTART")
     db.insert("sales", make.sales(9, 11))
     assert ("late part",) in db.sql("SELECT name FROM named").rows()
@@ -85,7 +91,7 @@ def test_a_database_opens_answers_and_goes_on(older: Path, name: str) -> None:
     with headrace.connect(older / name) as db:
         _goes_on(db)
     with headrace.connect(older / name) as db:
-        assert db.sql("SELECT sum(n) FROM later").rows() == [(16,)]
+        assert db.sql("SELECT sum(n) FROM later").rows() == [(27,)]
 
 
 def test_an_exported_database_opens_and_goes_on(older: Path) -> None:

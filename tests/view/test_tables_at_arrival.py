@@ -5,6 +5,7 @@ The oracle is plain: the rows of each batch are joined by DuckDB with the tables
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import tempfile
@@ -164,6 +165,29 @@ def test_a_build_side_that_fails_fails_the_insert_by_name_and_changes_nothing(db
     db.sql("UPDATE cap SET m = 1")
     db.insert("s", [(1, 0)])
     assert ask(db, "SELECT * FROM plain") == ask(db, "SELECT c FROM v") == [(2,)]
+
+
+def test_above_the_grouping_every_change_shows_at_once(db: Database) -> None:
+    """Kept answers and rows of tables in memory do not outlive what they were made of."""
+    counted = "SELECT k, count(*) AS c FROM s GROUP BY k"
+    db.sql(f"CREATE VIEW counts AS {counted}")
+    db.sql(f"CREATE VIEW v AS SELECT g.k, c, d.g, d.w FROM ({counted}) g LEFT JOIN dim d ON g.k = d.k")
+    db.insert("s", [(1, 0), (1, 0), (2, 0), (3, 0)])
+    seen = []
+    for change in (
+        "UPDATE dim SET w = w + 1 WHERE k = 1",
+        "DELETE FROM dim WHERE k = 2",
+        "MERGE INTO dim USING (VALUES (1, 'm'), (3, 'c')) AS u(k, g) ON dim.k = u.k "
+        "WHEN MATCHED THEN UPDATE SET g = u.g WHEN NOT MATCHED THEN INSERT (k, g, w) VALUES (u.k, u.g, 0)",
+        "INSERT INTO dim VALUES (2, 'again', 5)",
+        "INSERT OVERWRITE dim VALUES (1, 'o', 1)",
+        "TRUNCATE TABLE dim",
+    ):
+        db.sql(change)
+        seen.append(ask(db, "SELECT * FROM v"))
+        assert seen[-1] == ask(db, "SELECT counts.k, c, g, w FROM counts LEFT JOIN dim ON counts.k = dim.k"), change
+    assert all(a != b for a, b in itertools.pairwise(seen)), "each of them shows"
+    assert seen[0] == [(1, 2, "a", 2), (2, 1, "b", 2), (3, 1, None, None)]
 
 
 # What is held

@@ -39,7 +39,7 @@ from headrace.sql import statements as s
 from headrace.store import Transaction
 from headrace.stream.frames import LENGTH_MARK, NULL_MARK, conform_frame
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, of_reader
-from headrace.table import changing, writing
+from headrace.table import changing, constraints, writing
 from headrace.types import Field, Schema
 
 if TYPE_CHECKING:
