@@ -29,6 +29,7 @@ from bench import (
     report,
     ring,
     sample,
+    tables,
     telephone,
     tpch,
     views,
@@ -206,6 +207,14 @@ def _sample(run: Run) -> None:
     run.pages["samples.md"] = ("Samples beside their peers", bars.sample_bars(result), sections)
 
 
+def _tables(run: Run) -> None:
+    data = tpch.Data(ROOT / "data", run.sizes.scale)
+    with run.spark() as spark:
+        result = tables.run(spark, data, run.sizes.runs, run.say)
+    title = "Tables where Spark reads and writes them"
+    run.pages["tables.md"] = (title, bars.tables_bars(result), report.tables_page(result))
+
+
 def _ring(run: Run) -> None:
     sizes = run.sizes
     with run.spark() as spark:
@@ -231,6 +240,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "views": _views,
     "memory": _memory,
     "sample": _sample,
+    "tables": _tables,
     "move": _move,
     "tpch": _tpch,
     "ring": _ring,
