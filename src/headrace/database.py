@@ -10,12 +10,13 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -57,12 +58,12 @@ from headrace.statement.pump import Pumps
 from headrace.statement.read import KnownQuery, QueryReader
 from headrace.statement.result import Result
 from headrace.statement.running_result import RunningResult
-from headrace.store import Store
+from headrace.store import Snapshot, Store
 from headrace.store.place import place_of
 from headrace.store.writer import closed
 from headrace.stream.table_changes import TableChanges
 from headrace.table import query
-from headrace.table.frames import lasting_rows_frame
+from headrace.table.frames import lasting_frame, lasting_rows_frame
 from headrace.types import quote
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from headrace.move.ticket import Ticket
 
 
+T = TypeVar("T")
 _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
 
@@ -276,7 +278,8 @@ class Database:
         """A relation's rows, as they are now, as a Spark DataFrame; a table's are read where they lie."""
         relation: Relation = self.catalog.get(text_given(name, "the name of a relation"))
         with self.in_use():
-            frame = self._reader.frame(relation)
+            _ = self._runtime.spark  # which may have to be started: not while a snapshot is open
+            frame = self._reader.over_table(relation.name, partial(lasting_frame, self._runtime))
         return self.sql(f"SELECT * FROM {quote(relation.name)}").spark() if frame is None else frame
 
     @property
@@ -452,6 +455,10 @@ class Database:
     def rows_at(self, name: str) -> tuple[int, pa.Table]:
         """The newest epoch, and a relation's rows in it."""
         return self._reader.whole(name)
+
+    def over_table(self, name: str, work: Callable[[Snapshot, Table], T]) -> T | None:
+        """What is made of a table of our own in a snapshot; None if it is another relation."""
+        return self._reader.over_table(name, work)
 
     def plan(self, statement: s.Query | s.Insert) -> Node:
         """The plan of a query, or of the rows an INSERT stores."""

@@ -33,6 +33,7 @@ from headrace.engine.work import chunked
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.store.reading import Reading
+from headrace.table import rows as tables
 from headrace.types import Field, arrow_schema, ddl, quote
 
 if TYPE_CHECKING:
@@ -67,6 +68,13 @@ def lasting_frame(runtime: Runtime, snapshot: Snapshot, table: Table) -> DataFra
     beside = runtime.copies.keep(("table", table.number), version, partial(_copied, snapshot, table))
     links = runtime.copies.keep(("links", table.number), version, partial(_linked, files))
     return _frame(runtime.spark, table, links, beside, False)
+
+
+def copy_table(snapshot: Snapshot, table: Table, file: Path) -> None:
+    """Write a table's rows as one file, some at a time."""
+    names = ", ".join(quote_native(c.name) for c in table.columns)
+    text = f"SELECT {names} FROM {tables.source(snapshot, table)}"
+    copy_rows(snapshot, text, arrow_schema(table.columns), file, {})
 
 
 def _version(snapshot: Snapshot, table: Table, files: Sequence[Path]) -> tuple[object, ...]:
