@@ -30,6 +30,7 @@ from bench import (
     report,
     ring,
     sample,
+    tables,
     telephone,
     tpch,
     views,
@@ -215,6 +216,14 @@ def _cdc(run: Run) -> None:
     run.pages["cdc.md"] = ("Captured changes applied", bars.cdc_bars(result), report.cdc_page(result))
 
 
+def _tables(run: Run) -> None:
+    data = tpch.Data(ROOT / "data", run.sizes.scale)
+    with run.spark() as spark:
+        result = tables.run(spark, data, run.sizes.runs, run.say)
+    title = "Tables where Spark reads and writes them"
+    run.pages["tables.md"] = (title, bars.tables_bars(result), report.tables_page(result))
+
+
 def _ring(run: Run) -> None:
     sizes = run.sizes
     with run.spark() as spark:
@@ -240,6 +249,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "views": _views,
     "memory": _memory,
     "sample": _sample,
+    "tables": _tables,
     "move": _move,
     "cdc": _cdc,
     "tpch": _tpch,

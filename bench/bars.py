@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from bench import cdc, ring, sample
+from bench import cdc, ring, sample, tables
 from bench.measure import Outcome, geometric_mean, ratios
 from bench.memory import Memory
 from bench.move import Moves
@@ -54,6 +54,9 @@ SAMPLE_ARROW = 5.0
 SAMPLE_SELECTED_US = 1.0
 SAMPLE_WORKERS = 1.8  # of two; linear is 2
 CDC_SPEED = 5.0
+TABLES_READ = 1.2
+TABLES_COPIED = 3.0
+TABLES_GROWN = 100.0
 RING_QUERIES = 4.0
 RING_ARROW = 8.0
 RING_CSV = 4.5
@@ -187,6 +190,19 @@ def memory_bars(results: Sequence[Memory], lineitem: Memory) -> list[Bar]:
         at_most(f"memory over {rows:,} rows, last tenth over second", growth, MEMORY_GROWTH, "x"),
         at_most(through, lineitem.growth, MEMORY_GROWTH, "x"),
     ]
+
+
+def tables_bars(result: tables.Tables) -> list[Bar]:
+    bars = []
+    for reader in (tables.SQL, tables.FRAME):
+        times = [by[reader].median / by[tables.SPARK].median for by in result.whole.values()]
+        bars.append(
+            at_most(f"tables: {reader}, time relative to {tables.SPARK}", geometric_mean(times), TABLES_READ, "x")
+        )
+    bars.append(at_most("tables: growth of this process while Spark reads", result.grown, TABLES_GROWN, " MB"))
+    mine, its = result.written[tables.COPY]
+    bars.append(at_least(f"tables: {tables.COPY}, speed", its.median / mine.median, TABLES_COPIED, "x"))
+    return bars
 
 
 def sample_bars(result: sample.Samples) -> list[Bar]:

@@ -21,6 +21,7 @@ from bench.plant import PlantResult
 from bench.refresh import NEW_ROWS, Refresh
 from bench.ring import RingResult
 from bench.sample import ROWS, SIZES, TAKEN, TAKEN_SECONDS, WORKERS, Samples
+from bench.tables import DELETED, SPARK, Tables
 from bench.telephone import TICK, Aim
 from bench.views import Views
 from headrace.settings import cores
@@ -316,6 +317,47 @@ def memory_section(results: Sequence[Memory], lineitem: Memory, plot: str | None
 def bars_section(bars: Sequence[Bar]) -> list[str]:
     rows = [[b.what, b.shown, f"{b.bound} {b.bar:g}{b.unit}", "met" if b.met else "**missed**"] for b in bars]
     return ["## Bars", "", *table(["", "figure", "bar", ""], rows), ""]
+
+
+def tables_page(result: Tables) -> list[str]:
+    """The sections of the page about tables that Spark reads and writes."""
+
+    def grid(timings: Mapping[str, Mapping[str, Timing]]) -> list[str]:
+        readers = list(next(iter(timings.values())))
+        rows = [
+            [name, *(f"{by[r].median:.2f} ({by[r].median / by[SPARK].median:.2f}x)" for r in readers)]
+            for name, by in timings.items()
+        ]
+        return table(["", *readers], rows)
+
+    written = [
+        [what, f"{mine.median:.2f}", f"{its.median:.2f}", f"{its.median / mine.median:.2f}x"]
+        for what, (mine, its) in result.written.items()
+    ]
+    return [
+        f"## {result.rows:,} rows of lineitem, read by Spark SQL",
+        "",
+        "Seconds, median, interleaved after a warm-up; in brackets, relative to Spark.",
+        "",
+        *grid(result.whole),
+        "",
+        prose(f"""
+            The table has {result.segments} segments, and Spark by itself reads the same files. This process grew by
+            {result.grown:.0f} MB meanwhile."""),
+        "",
+        f"### After `{DELETED}`",
+        "",
+        "Spark by itself reads the deleted rows too: it has no means to leave them out.",
+        "",
+        *grid(result.holed),
+        "",
+        "## Written by tasks",
+        "",
+        "Seconds, median; a new database, and a new folder, each run.",
+        "",
+        *table(["", "Headrace", "Spark", "speed"], written),
+        "",
+    ]
 
 
 def sample_page(result: Samples, picture_: str | None) -> list[str]:

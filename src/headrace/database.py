@@ -11,13 +11,14 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -67,13 +68,13 @@ from headrace.statement.read import KnownQuery, QueryReader
 from headrace.statement.result import Result
 from headrace.statement.running_result import RunningResult
 from headrace.statement.upkeep import keep_up
-from headrace.store import Store
+from headrace.store import Snapshot, Store
 from headrace.store.place import place_of
 from headrace.store.writer import closed
 from headrace.stream.inbox import rename_in_inbox
 from headrace.stream.table_changes import TableChanges
 from headrace.table import query
-from headrace.table.frames import lasting_rows_frame
+from headrace.table.frames import lasting_frame, lasting_rows_frame
 from headrace.types import quote
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 
 _IN_BATCH = (s.Query, s.Insert, s.Copy, s.Explain, s.Show, s.Describe, Update, Delete, Truncate, Merge)
 """The statements that may be parts of a batch."""
+T = TypeVar("T")
 _PATIENCE = 5.0
 """How many seconds close() waits for statements of other threads."""
 
@@ -381,7 +383,8 @@ class Database:
         self._runtime.refuse_spark("a Spark DataFrame")
         relation: Relation = self.catalog.get(text_given(name, "the name of a relation"))
         with self.in_use():
-            frame = self._reader.frame(relation)
+            _ = self._runtime.spark  # which may have to be started: not while a snapshot is open
+            frame = self._reader.over_table(relation.name, partial(lasting_frame, self._runtime))
         return self.sql(f"SELECT * FROM {quote(relation.name)}").spark() if frame is None else frame
 
     @property
@@ -602,6 +605,10 @@ class Database:
     def rows_at(self, name: str) -> tuple[int, pa.Table]:
         """The newest epoch, and a relation's rows in it."""
         return self._reader.whole(name)
+
+    def over_table(self, name: str, work: Callable[[Snapshot, Table], T]) -> T | None:
+        """What is made of a table of our own in a snapshot; None if it is another relation."""
+        return self._reader.over_table(name, work)
 
     def plan(self, statement: s.Query | s.Insert) -> Node:
         """The plan of a query, or of the rows an INSERT stores."""

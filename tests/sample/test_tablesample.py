@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,11 @@ from statistics_of_samples import inclusions, is_uniform
 
 import headrace
 from headrace import Database, HeadraceError
+from headrace.table import rows as tables
 from headrace.table.rows import TAIL_ROWS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -46,6 +51,43 @@ def test_every_row_of_a_query_is_drawn_equally_often(db: Database) -> None:
         text = f"SELECT id FROM {relation} TABLESAMPLE RESERVOIR (8 ROWS) AS drawn"
         found = inclusions(lambda run, text=text: np.array(ids(db, text)), 40, 120)
         assert is_uniform(found, 120, 8)
+
+
+def test_deleted_rows_are_not_drawn(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files' footers still count them."""
+    monkeypatch.setattr(tables, "TAIL_ROWS", 10)
+    db.sql("CREATE TABLE t (id INT, k INT)")
+    for start in (0, 20, 40):
+        db.insert("t", [(i, 0) for i in range(start, start + 20)])
+    db.insert("t", [(i, 0) for i in range(60, 65)])
+    db.sql("DELETE FROM t WHERE id BETWEEN 5 AND 14 OR id >= 55")
+    db.sql("UPDATE t SET k = 1 WHERE id BETWEEN 25 AND 34")
+    db.sql("DELETE FROM t WHERE id = 30")
+    left = sorted({*range(5), *range(15, 55)} - {30})
+    assert sorted(ids(db, "SELECT id FROM t TABLESAMPLE RESERVOIR (1000 ROWS)")) == left
+    assert sorted(ids(db, "SELECT id FROM t TABLESAMPLE RESERVOIR (1000 ROWS) REPEATABLE (7)")) == left
+    places = {id_: place for place, id_ in enumerate(left)}
+    drawn = "SELECT id FROM t TABLESAMPLE RESERVOIR (8 ROWS)"
+    found = inclusions(lambda run: np.array([places[i] for i in ids(db, drawn)]), len(left), 120)
+    assert is_uniform(found, 120, 8)
+
+
+@pytest.mark.spark
+def test_deleted_rows_are_not_drawn_by_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "TAIL_ROWS", 10)
+    with headrace.connect(tmp_path / "other", spark=spark, engine="spark") as db:
+        db.sql("CREATE TABLE t (id INT)")
+        db.insert("t", [(i,) for i in range(40)])
+        db.insert("t", [(i,) for i in range(40, 45)])
+        whole = headrace.reservoir(db.table("t"), 100)
+        db.sql("DELETE FROM t WHERE id % 3 = 0")
+        left = [i for i in range(45) if i % 3]
+        assert sorted(ids(db, "SELECT id FROM t TABLESAMPLE RESERVOIR (100 ROWS)")) == left
+        assert sorted(row.id for row in headrace.reservoir(db.table("t"), 100).collect()) == left
+        assert headrace.reservoir(db.table("t"), 7).count() == 7
+        assert sorted(row.id for row in whole.collect()) == list(range(45))
 
 
 def test_where_it_may_stand(db: Database) -> None:

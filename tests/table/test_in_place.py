@@ -19,6 +19,8 @@ from test_changed_rows import ROWS, Rows, Step, done, steps
 import headrace
 from headrace import Database
 from headrace.base import copies
+from headrace.base.parquet_files import parquet_rows
+from headrace.spark import published
 from headrace.table import rows as tables
 from headrace.table.frames import table_frame
 from profiles import examples
@@ -263,6 +265,31 @@ def test_rows_of_spark_jobs_are_of_one_epoch(db: Database, short_tails: None) ->
             assert ordered(frame.collect()) == before
     assert native(db) == [] == by_spark(db)
     assert not [f for f in files(db) if f.startswith("segments")]
+
+
+def test_links_that_a_killed_process_left_are_removed(db: Database, short_tails: None) -> None:
+    """A database whose files have other names is not trusted, but these are its own."""
+    history(db)
+    before, path = native(db), db.path
+    db.close()
+    left = path / "scratch" / "copy-1"
+    left.mkdir()
+    for file in (path / "segments").iterdir():
+        os.link(file, left / file.name)
+    with headrace.connect(path) as again:
+        assert native(again) == before
+        assert not list((path / "scratch").iterdir())
+
+
+def test_other_applications_are_given_a_copy_made_row_group_by_row_group(
+    db: Database, short_tails: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history(db)
+    monkeypatch.setattr(Database, "rows_at", lambda self, name: pytest.fail("all rows in memory"))
+    reply = published.reply_to(db, {"what": "rows", "relation": "T"})
+    rows = parquet_rows(published.published_file(db.path, reply["file"]))
+    assert ordered(zip(*(c.to_pylist() for c in rows.columns), strict=True)) == native(db)
+    assert published.reply_to(db, {"what": "rows", "relation": "t"}) == reply
 
 
 def test_an_answer_with_two_columns_of_one_name(db: Database) -> None:

@@ -292,7 +292,7 @@ def bound(statement: CreateSample, catalog: Catalog, analyzer: QueryAnalyzer) ->
     if not stream.is_stream:
         raise CatalogError(
             "WRONG_COMMAND_FOR_OBJECT_TYPE",
-            f"a sample is kept of a stream, and {stream.name} is none",
+            f"a sample is kept of a stream, whose rows stay; {stream.name} is a {stream.kind}, whose rows may change",
             position=statement.of_position,
             hint=f"draw from it when it is queried: SELECT * FROM {stream.name} TABLESAMPLE RESERVOIR "
             f"({statement.size} ROWS); CREATE TABLE … AS keeps what was drawn",

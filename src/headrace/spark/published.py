@@ -14,8 +14,9 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,10 @@ from headrace.base.private import has_shape, inside, make_folder, open_file, par
 from headrace.catalog import Relation, Table, file_name, from_json, to_json
 from headrace.engine.failures import packed, restored
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, StoreError
+from headrace.store import Snapshot
 from headrace.store.directory import SCRATCH, remove
 from headrace.stream.inbox import INBOX, owned, ring, write_whole
+from headrace.table.frames import copy_table
 
 if TYPE_CHECKING:
     from headrace.database import Database
@@ -220,8 +223,15 @@ def reply_to(db: Database, question: dict[str, str]) -> dict[str, Any]:
     found = readable(db.path, question["relation"])
     if question["what"] == "changes":
         return {"epoch": _advanced(db, changes.Chain(db.path, found.key), found.relation)}
-    epoch, rows = db.rows_at(found.relation.name)
-    return {"file": publish(db.path, found.key, epoch, rows).name, "epoch": epoch}
+
+    def of_table(snapshot: Snapshot, table: Table) -> tuple[int, Path]:
+        return snapshot.epoch, _published(db.path, found.key, snapshot.epoch, partial(copy_table, snapshot, table))
+
+    copied = db.over_table(found.relation.name, of_table)
+    if copied is None:
+        epoch, rows = db.rows_at(found.relation.name)
+        copied = epoch, publish(db.path, found.key, epoch, rows)
+    return {"file": copied[1].name, "epoch": copied[0]}
 
 
 def _advanced(db: Database, chain: Chain, relation: Relation) -> int:
@@ -245,18 +255,29 @@ def is_ask(bell: str) -> bool:
 
 def publish(database: Path, key: str, epoch: int, rows: pa.Table) -> Path:
     """Rows of an epoch as a file of ``published/``; older ones go when nobody can be reading them any more."""
+    return _published(database, key, epoch, partial(write_parquet, rows, row_group_size=262_144))
+
+
+def _published(database: Path, key: str, epoch: int, write: Callable[[Path], object]) -> Path:
     folder = make_folder(database / PUBLISHED)
     path = folder / f"{key}-{epoch}.parquet"
     if not path.exists():
-        write_rows(path, rows)
+        _write_whole(path, write)
     sweep(database, but=path)
     return path
 
 
 def write_rows(path: Path, rows: pa.Table) -> None:
+    _write_whole(path, partial(write_parquet, rows, row_group_size=262_144))
+
+
+def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
     new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    write_parquet(rows, new, row_group_size=262_144)
-    new.rename(path)
+    try:
+        write(new)
+        new.rename(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def sweep(database: Path, but: Path | None = None) -> None:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Relation, Table
+from headrace.catalog import Catalog, Table
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported
 from headrace.inside.relations import Inside
 from headrace.keep.answers import Others
@@ -38,11 +38,9 @@ from headrace.stream.ad_hoc import AdHocQuery
 from headrace.stream.window import WindowQuery
 from headrace.table import query
 from headrace.table.files import refresh
-from headrace.table.frames import lasting_frame
 from headrace.types import quote
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+T = TypeVar("T")
 
 _HASTY_ATTEMPTS = 3
 """How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
@@ -223,17 +221,17 @@ class QueryReader:
         assert isinstance(statement, s.Query)
         return self._rows_at(KnownQuery(statement))
 
-    def frame(self, relation: Relation) -> DataFrame | None:
-        """The rows of a table of our own as Spark reads them, for as long as the database is open."""
+    def over_table(self, name: str, work: Callable[[Snapshot, Table], T]) -> T | None:
+        """What is made of a table of our own in a snapshot, for whoever reads it where it lies; None if it is another
+        relation."""
         while True:
             version = self._catalog.version
-            table = self._catalog.get(relation.name)
+            table = self._catalog.get(name)
             if not isinstance(table, Table) or table.files is not None:
                 return None
-            _ = self._runtime.spark  # which may have to be started: not while a snapshot is open
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == version:
-                    return lasting_frame(self._runtime, snapshot, table)
+                    return work(snapshot, table)
             time.sleep(0.001)
 
     def _rows_at(self, kept: KnownQuery) -> tuple[int, pa.Table]:

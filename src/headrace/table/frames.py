@@ -36,7 +36,7 @@ from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.store.reading import Reading
 from headrace.table import rows as tables
-from headrace.types import Field, ddl, quote
+from headrace.types import Field, arrow_schema, ddl, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +78,13 @@ Lies = Mapping[str, str | Literal]
 
 def _lies(snapshot: Snapshot, table: Table, files: Sequence[Path]) -> Mapping[str, Lies]:
     return {file.name: tables.in_segment(snapshot, table, file) for file in files}
+
+
+def copy_table(snapshot: Snapshot, table: Table, file: Path) -> None:
+    """Write a table's rows as one file, some at a time."""
+    names = ", ".join(quote_native(c.name) for c in table.columns)
+    text = f"SELECT {names} FROM {tables.source(snapshot, table)}"
+    copy_rows(snapshot, text, arrow_schema(table.columns), file, {})
 
 
 def _version(snapshot: Snapshot, table: Table, files: Sequence[Path]) -> tuple[object, ...]:
