@@ -444,7 +444,7 @@ class Applier:
         return chosen
 
     def _debezium(self, table: Table, data: Any, how: How, keys: Sequence[Field]) -> _Read:
-        given = _messages(data, how.order) if is_frame(data) else self._as_arrow(*widened(data, ()))
+        given = _messages(data, keys, how.order) if is_frame(data) else self._as_arrow(*widened(data, ()))
         own, zone = _own_columns(table, how), self._runtime.settings.time_zone
         found = debezium.unwrap(given, own, [f.name for f in keys], how.order, zone)
         rows = self._as_arrow(*widened(found.rows, table.columns, how.except_columns))
@@ -648,17 +648,36 @@ def _framed(frame: DataFrame, known: Schema) -> tuple[pa.Table, Schema]:
     return _collected(conform_frame(frame, Table("the changes", tuple(fields)))), tuple(fields)
 
 
-def _messages(frame: DataFrame, order: Sequence[str]) -> pa.Table:
-    """Debezium's messages, of which only these columns are needed."""
-    from pyspark.sql.functions import col
+def _messages(frame: DataFrame, keys: Sequence[Field], order: Sequence[str]) -> pa.Table:
+    """Debezium's messages: of columns of structs, what is needed of them."""
+    from pyspark.sql.functions import col, struct, when
 
-    wanted = {*debezium.ENVELOPE, *(name.split(".")[0] for name in order)}
+    types: dict[str, Any] = {f.name: f.dataType for f in frame.schema.fields}
+    for around in ("value", "payload"):
+        if around in types and types[around].typeName() == "struct":
+            inner = {f.name: f.dataType for f in types[around].fields}
+            beside = [col(quote(name)) for name in types if name not in inner]
+            frame = frame.select(*(col(f"{around}.{quote(name)}") for name in inner), *beside)
+            types = {**types, **inner}
+    wanted = {name.split(".")[0] for name in order}
+    parts = {
+        "before": {f.name.lower() for f in keys} | {name.lower() for name in order},
+        "source": {name.split(".")[1] for name in order if name.startswith("source.")},
+    }
     columns = []
-    for field in frame.schema.fields:
-        if field.name in wanted:
-            column = col(quote(field.name))
-            binary = field.name == "value" and field.dataType.typeName() == "binary"
-            columns.append(column.cast("string").alias(field.name) if binary else column)
+    for name, type in types.items():
+        column = col(quote(name))
+        if type.typeName() == "binary" and name == "value":
+            column = column.cast("string").alias(name)
+        elif name in parts and type.typeName() == "struct":
+            inside = [f.name for f in type.fields if f.name.lower() in parts[name] or f.name in parts[name]]
+            if not inside:
+                continue
+            given = struct(*(col(f"{name}.{quote(part)}").alias(part) for part in inside))
+            column = when(column.isNotNull(), given).alias(name)
+        elif name not in wanted and name not in ("op", "after", "before", "value"):
+            continue
+        columns.append(column)
     return _collected(frame.select(*columns))
 
 
