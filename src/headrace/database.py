@@ -50,7 +50,8 @@ from headrace.sql import statements as s
 from headrace.sql.changes import Delete, Merge, Truncate, Update
 from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
-from headrace.statement.apply import Applied, Applier, How
+from headrace.statement.apply import Applied, Applier
+from headrace.statement.captured import How
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
