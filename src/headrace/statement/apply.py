@@ -174,7 +174,8 @@ class Applier:
             return bool(batch is not None or tx.changed or outcome.change.places.num_rows + outcome.change.new.num_rows)
 
         def settled() -> None:
-            runtime.catalog = catalog
+            if is_new:
+                runtime.catalog = catalog
 
         # Rows of a history have no key of their own, whatever its table says.
         by_key = how.scd == 1 and {f.name for f in table.columns if f.id in sequences.keys} == set(table.primary_key)
@@ -182,7 +183,7 @@ class Applier:
         try:
             changing.commit(runtime, table, outcome.change, f"changes of {table.name}", beside)
         finally:
-            if runtime.catalog is not catalog:
+            if is_new and runtime.catalog is not catalog:
                 runtime.writer_version = before
         return tombstones
 
