@@ -56,8 +56,9 @@ from headrace.sql.inline_rows import INLINE, InlineRows, inline_rows
 from headrace.sql.store_assignment import stored, storing
 from headrace.sql.upkeep import Optimize, Vacuum
 from headrace.statement.alter import Alterer
-from headrace.statement.apply import Applied, Applier, How
+from headrace.statement.apply import Applied, Applier
 from headrace.statement.batch import Batch, seconds_of
+from headrace.statement.captured import How
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain

@@ -180,6 +180,7 @@ def test_counts_and_what_is_there_afterwards(db: Database) -> None:
     again = applied(db, [change("U", 1, 4, 2), change("U", 2, 5, 7), change("D", 1, 3), change("I", 3, 1, 9)])
     assert again == Applied("t", updated=1, unchanged=1, late=2, tombstones=1)
     assert rows(db) == [(1, 2, None), (2, 7, None)]
+    assert applied(db, [change("U", 1, 3, 2), change("U", 1, 4, 2)]) == Applied("t", unchanged=1, late=1, tombstones=1)
     assert applied(db, [change("c", 3, 9, 1), change("d", 2, 9)]) == Applied("t", inserted=1, deleted=1, tombstones=1)
 
 

@@ -8,51 +8,28 @@ DataFrame, the number of its batch: a change that comes again, or too late, find
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.base.boundary import text_given
-from headrace.base.interrupts import at_once
 from headrace.base.wording import counted
-from headrace.catalog import Catalog, Table, to_json
-from headrace.engine.session import cancel_with_the_statement
-from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, SqlError
-from headrace.input import debezium
+from headrace.catalog import Table, to_json
+from headrace.errors import CatalogError, DataError
 from headrace.input.rows import to_arrow
-from headrace.input.wider import type_of_sequence, widened
-from headrace.plan.nodes import Leaf, leaves
-from headrace.plan.rules import optimize
+from headrace.input.wider import type_of_sequence
 from headrace.runtime import Runtime
-from headrace.sql import changes as c
-from headrace.sql.binder import Binder
-from headrace.sql.grammar import parse_expression, parse_query
-from headrace.sql.literals import interval_text
-from headrace.statement.load import SentBatch, is_frame, spark_failures
+from headrace.statement.captured import Captured, Captures, How, bound, check_table, keys_of
+from headrace.statement.load import SentBatch
 from headrace.store import Snapshot, Transaction
-from headrace.stream.frames import conform_frame
-from headrace.table import changing, constraints, query
-from headrace.table.applying import DELETE, TRUNCATE, UPSERT, Applying, Changes, Outcome
-from headrace.table.dimension import END, START, Versions
+from headrace.table import changing, constraints
+from headrace.table.applying import TRUNCATE, UPSERT, Applying, Changes, Outcome
+from headrace.table.dimension import START, Versions
 from headrace.table.sequences import ROLE, Sequences
-from headrace.types import BIGINT, VOID, Field, Schema, arrow_schema, from_arrow, of_spark, quote
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-_OPS = {
-    **dict.fromkeys(("i", "insert", "u", "update", "c", "r"), UPSERT),
-    **dict.fromkeys(("d", "delete"), DELETE),
-    **dict.fromkeys(("t", "truncate"), TRUNCATE),
-}
-"""What the values of an operation column say."""
-_DEBEZIUM_ORDER = ("source.lsn",)
-_NUMBER = "__headrace_row"
+from headrace.types import VOID, Field, from_arrow
 
 
 @dataclass(frozen=True)
@@ -99,112 +76,24 @@ class Applied:
         return f"{', '.join(said) or 'nothing changed'} in {self.table}"
 
 
-@dataclass(frozen=True)
-class How:
-    """What a call says of its changes."""
-
-    keys: tuple[str, ...] = ()
-    op_column: str | None = None
-    sequence_by: tuple[str, ...] = ()
-    delete_when: str | None = None
-    truncate_when: str | None = None
-    scd: int = 1
-    format: str | None = None
-    columns: tuple[str, ...] = ()
-    except_columns: tuple[str, ...] = ()
-    ignore_null_updates: bool = False
-    tombstones: timedelta | None = None
-
-    @staticmethod
-    def of(given: Mapping[str, Any]) -> How:
-        """The arguments as they were given, checked as far as they say something by themselves."""
-        texts = ("op_column", "delete_when", "truncate_when", "format")
-        names = ("keys", "sequence_by", "columns", "except_columns")
-        found = {name: None if given[name] is None else text_given(given[name], name) for name in texts}
-        lists = {name: _names(name, given[name]) for name in names}
-        how = How(**found, **lists, scd=given["scd"], tombstones=_span(given["tombstones"]))  # type: ignore[arg-type]
-        how = replace(how, ignore_null_updates=bool(given["ignore_null_updates"]))
-        how._check()
-        return how
-
-    def _check(self) -> None:
-        if isinstance(self.scd, bool) or self.scd not in (1, 2):
-            raise _usage(f"scd is {self.scd!r}", "1 keeps the last version of a row, 2 all of them")
-        if self.format not in (None, "debezium"):
-            raise _usage(f"format is {self.format!r}", "it is 'debezium', or left out")
-        if self.columns and self.except_columns:
-            raise _usage("columns and except_columns are both given", "give one of them")
-        if self.format is not None and (self.op_column or self.delete_when or self.truncate_when):
-            raise _usage(
-                "Debezium's messages say themselves what each change does",
-                "leave out op_column, delete_when and truncate_when",
-            )
-        if self.scd == 2 and self.ignore_null_updates:
-            raise NotYetSupported("ignore_null_updates in a history (scd=2)", hint="leave it out, or take scd=1")
-        if self.scd == 2 and self.format is None and len(self.sequence_by) != 1:
-            raise _usage("a history (scd=2) needs one column that orders its versions", "name it: sequence_by='lsn'")
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        return self.sequence_by or (_DEBEZIUM_ORDER if self.format == "debezium" else ())
-
-    def takes(self, name: str) -> bool:
-        """Whether a column of the changes goes into the table."""
-        listed = [n.lower() for n in self.columns or self.except_columns]
-        return (name.lower() in listed) == bool(self.columns) if listed else True
-
-
-def _usage(what: str, hint: str) -> HeadraceError:
-    return HeadraceError("USAGE", what, hint=hint)
-
-
-def _names(what: str, given: Any) -> tuple[str, ...]:
-    if given is None:
-        return ()
-    if isinstance(given, str):
-        given = (given,)
-    if not isinstance(given, list | tuple):
-        raise _usage(f"{what} is {type(given).__name__}", "give the name of a column, or a list of names")
-    return tuple(text_given(name, f"a name of {what}") for name in given)
-
-
-def _span(given: Any) -> timedelta | None:
-    if given is None or isinstance(given, timedelta):
-        return given
-    length = interval_text(text_given(given, "tombstones"))
-    if length is None or length.type.name != "interval_time" or length.value <= 0:
-        raise _usage(f"tombstones is {given!r}", "say for how long deletes are remembered: '30 days'")
-    return timedelta(microseconds=length.value)
-
-
-@dataclass(frozen=True)
-class _Read:
-    """Changes as they came: the columns that go into the table, what each does, and in what order."""
-
-    rows: pa.Table
-    ops: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-    sequences: tuple[pa.ChunkedArray, ...]
-    ordered: bool = True
-    """Whether their order among themselves means something."""
-
-
 class Applier:
     """Applies captured changes to tables."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._captures = Captures(runtime)
 
     def apply(self, table: Table, data: Any, how: How, initial: Any = None, batch: SentBatch | None = None) -> Applied:
         """Apply changes, in one epoch; a ``batch`` that is committed already changes nothing."""
-        _check_table(table, how)
-        keys = _keys(table, how)
+        check_table(table, how)
+        keys = keys_of(table, how)
         if batch is not None:
             with self._runtime.store.read() as snapshot:
                 if snapshot.recorded(batch.source, batch.sequence):
                     return Applied(table.name)
         if initial is None and isinstance(data, list) and not data:
             return Applied(table.name)  # it does not even say which columns there are
-        read = self._read(table, data, how, keys)
+        read = self._captures.read(table, data, how, keys)
         with self._runtime.tables_lock:
             self._runtime.catalog.require_there(table)
             now = self._runtime.catalog.table_at(table.number)
@@ -212,17 +101,17 @@ class Applier:
                 raise CatalogError("TABLE_CHANGED", f"{table.name} was altered meanwhile", hint="try again")
             begins = None
             if initial is not None and ROLE not in now.owns:
-                begins = self._snapshot(now, self._given(now, initial, how), how, keys)
+                begins = self._captures.snapshot(now, self._captures.given(now, initial, how), how, keys)
             changing.identify(self._runtime, now)
             return self._apply(now, how, keys, read, begins, batch)
 
     def begins(self, table: Table, initial: Any, how: How) -> pa.Table | None:
         """The rows a table is to begin with, read once and looked at, to be given to each :meth:`apply` of a stream."""
-        _check_table(table, how)
-        keys = _keys(table, how)
+        check_table(table, how)
+        keys = keys_of(table, how)
         if initial is None or ROLE in table.owns:
             return None
-        self._snapshot(table, rows := self._given(table, initial, how), how, keys)
+        self._captures.snapshot(table, rows := self._captures.given(table, initial, how), how, keys)
         return rows[0]
 
     # Under the lock
@@ -232,8 +121,8 @@ class Applier:
         table: Table,
         how: How,
         keys: Sequence[Field],
-        read: _Read,
-        begins: _Read | None,
+        read: Captured,
+        begins: Captured | None,
         batch: SentBatch | None,
     ) -> Applied:
         with self._runtime.store.read() as snapshot:
@@ -288,7 +177,8 @@ class Applier:
             return bool(batch is not None or tx.changed or outcome.change.places.num_rows + outcome.change.new.num_rows)
 
         def settled() -> None:
-            runtime.catalog = catalog
+            if is_new:
+                runtime.catalog = catalog
 
         # Rows of a history have no key of their own, whatever its table says.
         by_key = how.scd == 1 and {f.name for f in table.columns if f.id in sequences.keys} == set(table.primary_key)
@@ -296,14 +186,14 @@ class Applier:
         try:
             changing.commit(runtime, table, outcome.change, f"changes of {table.name}", beside)
         finally:
-            if runtime.catalog is not catalog:
+            if is_new and runtime.catalog is not catalog:
                 runtime.writer_version = before
         return tombstones
 
-    def _types(self, table: Table, how: How, read: _Read, begins: _Read | None) -> list[pa.DataType]:
+    def _types(self, table: Table, how: How, read: Captured, begins: Captured | None) -> list[pa.DataType]:
         """The types the sequences of a table are kept in, from the first on."""
         if how.scd == 2:
-            return [_bound(table, START).type.arrow]
+            return [bound(table, START).type.arrow]
         source = read if read.sequences or begins is None else begins
         found = []
         for name, column in zip(how.order, source.sequences, strict=False):
@@ -324,7 +214,7 @@ class Applier:
         sequences: Sequences,
         keys: Sequence[Field],
         how: How,
-        parts: Sequence[_Read],
+        parts: Sequence[Captured],
     ) -> Changes:
         """All changes in one order."""
         columns = []
@@ -353,169 +243,6 @@ class Applier:
             _refuse_ties(snapshot, changes)
         return changes
 
-    # Reading
-
-    def _snapshot(self, table: Table, given: tuple[pa.Table, Schema], how: How, keys: Sequence[Field]) -> _Read:
-        """The rows a table begins with: inserts before all changes, unless they have a sequence."""
-        plain = replace(how, op_column=None, delete_when=None, truncate_when=None, format=None, sequence_by=())
-        names = {f.name.lower() for f in given[1]}
-        if how.order and all(name.lower() in names for name in how.order):
-            plain = replace(plain, sequence_by=how.order)
-        left = [n for n in (how.op_column, *how.order) if n is not None]
-        read = self._plain(table, given, plain, keys, left)
-        names_of_keys = [f.name for f in keys]
-        if read.rows.select(names_of_keys).group_by(names_of_keys).aggregate([]).num_rows < read.rows.num_rows:
-            raise DataError(
-                "APPLY_CHANGES_KEY_NOT_UNIQUE",
-                f"of the rows {table.name} is to begin with, several have one {', '.join(names_of_keys)}",
-                hint="a snapshot has each row once",
-            )
-        return read
-
-    def _read(self, table: Table, data: Any, how: How, keys: Sequence[Field]) -> _Read:
-        if how.format == "debezium":
-            return self._debezium(table, data, how, keys)
-        if is_frame(data) and not how.sequence_by:
-            raise DataError(
-                "APPLY_CHANGES_NO_SEQUENCE",
-                "rows of a DataFrame have no order of their own",
-                hint="name the column that orders them: sequence_by='lsn'",
-            )
-        return replace(self._plain(table, self._given(table, data, how), how, keys), ordered=not is_frame(data))
-
-    def _given(self, table: Table, data: Any, how: How) -> tuple[pa.Table, Schema]:
-        """The rows in the types of the table's columns, others as they come."""
-        if is_frame(data):
-            data, fields = _framed(data, table.columns)
-        else:
-            data, fields = widened(data, table.columns, how.except_columns)
-        return self._as_arrow(data, fields), fields
-
-    def _as_arrow(self, data: Any, fields: Schema) -> pa.Table:
-        with at_once():
-            rows = to_arrow(data, fields, zone=self._runtime.settings.time_zone)
-        return rows if isinstance(rows, pa.Table) else rows.read_all()
-
-    def _plain(
-        self, table: Table, given: tuple[pa.Table, Schema], how: How, keys: Sequence[Field], left: Sequence[str] = ()
-    ) -> _Read:
-        """Changes as rows; columns that are ``left`` out are not asked for."""
-        rows, fields = given
-        names = {f.name.lower(): f.name for f in fields}
-        special = [n for n in (how.op_column, *how.sequence_by) if n is not None]
-        for name in (*special, *how.columns):
-            if name.lower() not in names:
-                raise _no_column("the changes have", name, [f.name for f in fields])
-        ops = self._ops(table, rows, fields, how)
-        sequences = tuple(rows.column(names[name.lower()]) for name in how.sequence_by)
-        return _Read(_in_table(table, rows, how, keys, [*special, *left]), ops, sequences)
-
-    def _ops(
-        self, table: Table, rows: pa.Table, fields: Schema, how: How
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        """What each row does: as a condition says, else as the operation column does."""
-        ops = np.zeros(rows.num_rows, np.int64)
-        decided = np.zeros(rows.num_rows, np.bool_)
-        for op, condition in ((TRUNCATE, how.truncate_when), (DELETE, how.delete_when)):
-            if condition is not None:
-                chosen = self._where(table, rows, fields, condition) & ~decided
-                ops[chosen], decided = op, decided | chosen
-        if how.op_column is not None:
-            column = rows.column(next(f.name for f in fields if f.name.lower() == how.op_column.lower()))
-            coded = _coded(how.op_column, column, decided)
-            ops[~decided] = coded[~decided]
-        return ops
-
-    def _where(
-        self, table: Table, rows: pa.Table, fields: Schema, condition: str
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """For which rows a condition is true."""
-        schema = (*fields, Field(_NUMBER, BIGINT))
-        numbered = rows.append_column(_NUMBER, pa.array(np.arange(rows.num_rows)))
-        catalog = Catalog().with_relation(Table(table.name, schema, number=table.number))
-        item = parse_query(f"SELECT 1 FROM {quote(table.name)}").args["from_"].this
-        try:
-            tree = c.select([c.column_of(table.name, _NUMBER)], item, parse_expression(condition))
-            plan = optimize(Binder(catalog, self._runtime.analyzer()).query(tree))
-        except SqlError as error:
-            error.hint = error.hint or "it is a condition over the columns of the changes: delete_when=\"op = 'D'\""
-            raise
-        refs = {leaf.ref: numbered for leaf in leaves(plan) if isinstance(leaf, Leaf)}
-        found = query.run_now(self._runtime, plan, query.Leaves(refs, {}))
-        chosen = np.zeros(rows.num_rows, np.bool_)
-        chosen[found.column(0).to_numpy()] = True
-        return chosen
-
-    def _debezium(self, table: Table, data: Any, how: How, keys: Sequence[Field]) -> _Read:
-        given = _messages(data, how.order) if is_frame(data) else self._as_arrow(*widened(data, ()))
-        own, zone = _own_columns(table, how), self._runtime.settings.time_zone
-        found = debezium.unwrap(given, own, [f.name for f in keys], how.order, zone)
-        rows = self._as_arrow(*widened(found.rows, table.columns, how.except_columns))
-        ops = _coded("op", found.ops, np.zeros(len(found.ops), np.bool_))
-        return _Read(_in_table(table, rows, how, keys, ()), ops, tuple(found.sequences), not is_frame(data))
-
-
-# What the arguments mean for a table
-
-
-def _check_table(table: Table, how: How) -> None:
-    versioned = [name for name in (START, END) if any(f.name.upper() == name for f in table.columns)]
-    if how.scd == 1 and len(versioned) == 2:
-        raise CatalogError(
-            "APPLY_CHANGES_NOT_A_HISTORY",
-            f"{table.name} has {START} and {END}: it is made for a history",
-            hint="give scd=2, or apply the changes to a table without these columns",
-        )
-    if how.scd == 2 and len(versioned) < 2:
-        raise CatalogError(
-            "APPLY_CHANGES_NOT_A_HISTORY",
-            f"{table.name} has no column {' and no '.join(n for n in (START, END) if n not in versioned)}",
-            hint=f"make it with both, in the type of what orders the changes: CREATE TABLE … (…, {START} BIGINT, "
-            f"{END} BIGINT)",
-        )
-    if how.scd == 2 and _bound(table, START).type != _bound(table, END).type:
-        raise CatalogError(
-            "APPLY_CHANGES_NOT_A_HISTORY",
-            f"{START} is {_bound(table, START).type.sql}, {END} is {_bound(table, END).type.sql}",
-            hint="both have the type of what orders the changes",
-        )
-
-
-def _bound(table: Table, name: str) -> Field:
-    return next(f for f in table.columns if f.name.upper() == name)
-
-
-def _own_columns(table: Table, how: How) -> Schema:
-    """The columns that changes may fill."""
-    bounds = (START, END) if how.scd == 2 else ()
-    return tuple(f for f in table.columns if f.name.upper() not in bounds and how.takes(f.name))
-
-
-def _keys(table: Table, how: How) -> tuple[Field, ...]:
-    names = how.keys or tuple(k for k in table.primary_key if how.scd == 1 or k.upper() != START)
-    if not names:
-        raise DataError(
-            "APPLY_CHANGES_NO_KEYS",
-            f"{table.name} has no primary key",
-            hint="say which columns tell its rows apart: keys=['id']",
-        )
-    known = {f.name.lower(): f for f in _own_columns(table, replace(how, columns=(), except_columns=()))}
-    found: list[Field] = []
-    for name in names:
-        column = known.get(name.lower())
-        if column is None:
-            raise _no_column(f"{table.name} has", name, [f.name for f in known.values()])
-        if column.type.is_nested:
-            raise NotYetSupported(f"a key of type {column.type.sql} ({column.name})", hint="key rows by plain columns")
-        if column in found:
-            raise DataError("REPEATED_COLUMN", f"keys names {column.name} twice", hint="name it once")
-        found.append(column)
-    return tuple(found)
-
-
-def _no_column(who: str, name: str, known: Iterable[str]) -> DataError:
-    return DataError("UNRESOLVED_COLUMN", f"{who} no column {name}", hint=f"there are {', '.join(known)}")
-
 
 def _check_same(table: Table, sequences: Sequences, keys: Sequence[Field], how: How) -> None:
     """An error unless keys and sequences are as in the calls before."""
@@ -536,54 +263,7 @@ def _check_same(table: Table, sequences: Sequences, keys: Sequence[Field], how: 
         )
 
 
-def _in_table(table: Table, rows: pa.Table, how: How, keys: Sequence[Field], special: Sequence[str]) -> pa.Table:
-    """The rows in the table's columns, as what they do not say is NULL; an error for columns it does not have."""
-    known = {f.name.lower() for f in _own_columns(table, replace(how, columns=(), except_columns=()))}
-    passed = {name.lower() for name in special}
-    others = [n for n in rows.column_names if how.takes(n) and n.lower() not in known | passed]
-    if others:
-        raise DataError(
-            "UNKNOWN_COLUMN",
-            f"{table.name} has no column {', '.join(others)}",
-            hint=f"leave them out: except_columns={others!r}, or add them to the table",
-        )
-    for key in keys:
-        if key.name not in rows.column_names or not how.takes(key.name):
-            raise _no_column("the changes have", key.name, rows.column_names)
-    own = {f.name for f in _own_columns(table, how)}
-    columns = [
-        rows.column(f.name) if f.name in own and f.name in rows.column_names else pa.nulls(rows.num_rows, f.type.arrow)
-        for f in table.columns
-    ]
-    return pa.table(columns, schema=arrow_schema(table.columns))
-
-
-def _coded(
-    name: str, column: pa.ChunkedArray, decided: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """What the values of an operation column say."""
-    if not pa.types.is_string(column.type):
-        raise DataError(
-            "APPLY_CHANGES_UNKNOWN_OP",
-            f"{name} is {column.type}, and not text",
-            hint="say what it means: delete_when='op = 2', and leave out op_column",
-        )
-    codes = pc.index_in(pc.utf8_lower(column), pa.array(list(_OPS)))
-    unknown = codes.is_null().to_numpy() & ~decided
-    if unknown.any():
-        at = int(unknown.argmax())
-        raise DataError(
-            "APPLY_CHANGES_UNKNOWN_OP",
-            f"row {at + 1}: {name} is {column[at].as_py()!r}",
-            hint=f"it is one of {', '.join(_OPS)}; for others leave out op_column and say what deletes: "
-            f"delete_when=\"{name} = 'X'\"",
-        )
-    found: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
-    found = np.array(list(_OPS.values())).take(pc.fill_null(codes, 0).to_numpy())
-    return found
-
-
-def _sequence(read: _Read, at: int, type: pa.DataType, how: How) -> pa.ChunkedArray:
+def _sequence(read: Captured, at: int, type: pa.DataType, how: How) -> pa.ChunkedArray:
     """A column of the changes' sequence, in the type it is kept in."""
     if at >= len(read.sequences):  # the rows a table begins with: before all
         return pa.chunked_array([pa.nulls(len(read.ops), type)])
@@ -636,36 +316,3 @@ def _refuse_ties(snapshot: Snapshot, changes: Changes) -> None:
             hint="rows of a DataFrame have no order: name a column more that tells which is later, "
             "sequence_by=['lsn', 'number']",
         )
-
-
-# DataFrames
-
-
-def _framed(frame: DataFrame, known: Schema) -> tuple[pa.Table, Schema]:
-    """A DataFrame's rows, in the types of the columns that are known."""
-    columns = {f.name.lower(): f for f in known}
-    fields = []
-    for f in frame.schema.fields:
-        own = columns.get(f.name.lower())
-        fields.append(Field(own.name, own.type) if own is not None else Field(f.name, of_spark(f.dataType)))
-    return _collected(conform_frame(frame, Table("the changes", tuple(fields)))), tuple(fields)
-
-
-def _messages(frame: DataFrame, order: Sequence[str]) -> pa.Table:
-    """Debezium's messages, of which only these columns are needed."""
-    from pyspark.sql.functions import col
-
-    wanted = {*debezium.ENVELOPE, *(name.split(".")[0] for name in order)}
-    columns = []
-    for field in frame.schema.fields:
-        if field.name in wanted:
-            column = col(quote(field.name))
-            binary = field.name == "value" and field.dataType.typeName() == "binary"
-            columns.append(column.cast("string").alias(field.name) if binary else column)
-    return _collected(frame.select(*columns))
-
-
-def _collected(frame: DataFrame) -> pa.Table:
-    cancel_with_the_statement(frame.sparkSession)
-    with spark_failures():
-        return frame.toArrow()

@@ -158,7 +158,7 @@ class Applying:
             was[at], again[at] = found.column("kind").to_numpy(), found.column("again").to_numpy()
             late[at] = found.column("late").to_numpy()
         counted = int(late.sum())
-        if old.num_rows or (counted and rows < slim.num_rows):
+        if old.num_rows or (known.num_rows and rows < slim.num_rows):
             counted = self._late(old)
         winners = winners.append_column("was", pa.array(was)).append_column("again", pa.array(again))
         return winners.filter(pa.array(~late)) if late.any() else winners, counted
