@@ -17,10 +17,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 import headrace
 from headrace import Database
+from headrace.base.parquet_files import parquet_rows
 from headrace.errors import HeadraceError, StoreError
+from headrace.spark import published
+from headrace.spark.changes import Chain
+from headrace.spark.source import HeadraceSource
 from headrace.statement import upkeep
 from headrace.store import transaction
 from headrace.table import query, rewriting
@@ -579,3 +584,90 @@ def _fd(number: int) -> Any:
 
 def _live_and_say(path: Path, said: Any) -> None:
     live(path, said.detach())
+
+
+# Spark
+
+
+@pytest.mark.spark
+def test_both_readers_see_the_same_versions(spark: SparkSession) -> None:
+    found = {}
+    for engine in ("native", "spark"):
+        with headrace.connect(None, engine=engine, spark=spark) as db:
+            db.sql("CREATE TABLE t (id INT PRIMARY KEY, a DOUBLE, b ARRAY<STRING>) WITH (keep_changes = '1 day')")
+            db.insert("t", [{"id": n, "a": -0.0 if n % 2 else NAN, "b": [str(n % 3), None]} for n in range(100)])
+            old = epoch_of(db)
+            db.sql("DELETE FROM t WHERE id % 10 = 3")
+            db.sql("UPDATE t SET a = id WHERE id % 10 = 4")
+            found[engine] = [
+                multiset(db.sql(f"SELECT * FROM t VERSION AS OF {version}").rows()) for version in range(old, old + 3)
+            ]
+            found[engine].append(multiset(db.sql(f"SELECT * FROM headrace.changes('t', {old})").rows()))
+            # What Spark has to run itself is given the rows of the version, under the table's name.
+            windowed = f"SELECT t.id, row_number() OVER (ORDER BY id DESC) AS n FROM t VERSION AS OF {old} WHERE id < 5"
+            assert sorted(db.sql(windowed).rows()) == [(n, 5 - n) for n in range(5)]
+            moment = "TIMESTAMP AS OF current_timestamp() - INTERVAL 1 DAY"
+            with pytest.raises(HeadraceError) as early:
+                db.sql(f"SELECT * FROM t {moment}")
+            assert early.value.condition == "VERSION_NOT_KEPT"
+            assert db.sql("SELECT count(*) FROM t TIMESTAMP AS OF current_timestamp()").rows() == [(90,)]
+    assert found["native"] == found["spark"]
+
+
+def follow(spark: SparkSession, path: Path, checkpoint: Path) -> dict[int, list[tuple[Any, ...]]]:
+    """The batches of one run of a query over a table's changes."""
+    batches: dict[int, list[tuple[Any, ...]]] = {}
+
+    def collect(frame: Any, number: int) -> None:
+        batches[number] = sorted(tuple(row) for row in frame.collect())
+
+    frame = spark.readStream.format("headrace").option("path", str(path)).option("changes", "t").load()
+    writer = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination(300)
+    return batches
+
+
+@pytest.mark.spark
+def test_a_stream_has_each_epochs_own_change(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(HeadraceSource)
+    path, checkpoint = tmp_path / "db", tmp_path / "checkpoint"
+    with headrace.connect(path, engine="native", spark=spark) as db:
+        db.sql("CREATE TABLE t (id INT, a INT) WITH (keep_changes = '1 day')")
+        db.sql("INSERT INTO t VALUES (1, 1), (2, 2)")
+        assert follow(spark, path, checkpoint) == {0: [(1, 1, 2, 1), (2, 2, 2, 1)]}
+        db.sql("UPDATE t SET a = 3 WHERE id = 1")
+        db.sql("UPDATE t SET a = 1 WHERE id = 1")  # nothing, if the two were one
+        second = follow(spark, path, checkpoint)
+        assert second == {1: [(1, 1, 3, -1), (1, 1, 4, 1), (1, 3, 3, 1), (1, 3, 4, -1)]}
+    for name in ("commits/1", "commits/.1.crc"):  # as if Spark had died before it noted that the batch was done
+        (checkpoint / name).unlink(missing_ok=True)
+    with headrace.connect(path, engine="native", spark=spark) as db:
+        db.sql("DELETE FROM t WHERE id = 2")
+        again = follow(spark, path, checkpoint)
+        assert again == {**second, 2: [(2, 2, 5, -1)]}
+
+
+def test_a_chain_of_links_goes_on_where_changes_are_not_kept(tmp_path: Path, clock: Clock) -> None:
+    with headrace.connect(tmp_path / "db", engine="native") as db:
+        db.sql("CREATE TABLE t (id INT, a INT) WITH (keep_changes = '1 day')")
+        question = {"what": "changes", "relation": "t"}
+        assert published.reply_to(db, question) == {"epoch": 0}
+        db.sql("INSERT INTO t VALUES (1, 1), (2, 2)")
+        assert published.reply_to(db, question) == {"epoch": 2}
+        db.sql("UPDATE t SET a = a + 1")
+        db.sql("DELETE FROM t WHERE id = 1")
+        assert published.reply_to(db, question) == published.reply_to(db, question) == {"epoch": 4}
+        clock.now += 2 * DAY
+        for n in (7, 8, 9):  # the first two are let go of before anybody asks
+            db.sql(f"INSERT INTO t VALUES ({n}, {n})")
+            clock.now += 2 * DAY
+        db.sql("UPDATE t SET a = 0 WHERE id = 9")
+        assert published.reply_to(db, question) == {"epoch": epoch_of(db)}
+        chain = Chain(db.path, published.definition(db.path, "t").key)
+        links = [parquet_rows(file).to_pylist() for file in chain.between(0, epoch_of(db))]
+        assert [len(link) for link in links] == [2, 5, 3]
+        total: Counter[Any] = Counter()
+        for row in (row for link in links for row in link):
+            total[row["id"], row["a"]] += row["_weight"]
+        assert +total == Counter(db.sql("SELECT * FROM t").rows())
+        assert {row["_epoch"] for row in links[1]} == {3, 4} and {row["_epoch"] for row in links[2]} == {epoch_of(db)}
