@@ -305,7 +305,7 @@ class Database:
 
     @public
     def changes(self, table: str, since: int | None = None) -> ChangeReader:
-        """A reader of a table's changes: rows with ``_epoch``, and ``_weight``, 1 for one that came, -1 if it went.
+        """A reader of a table's changes: rows with ``_epoch`` and ``_weight``, 1 if one came and -1 if it went.
 
         ``since`` is the ``position`` of an earlier reader, or a version. Without it the first rows are the whole table.
         The table must keep its changes: ``CREATE TABLE … WITH (keep_changes = '1 day')``.

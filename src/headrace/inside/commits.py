@@ -1,5 +1,4 @@
-"""``headrace.epochs``, ``headrace.versions``, ``headrace.failures``: what was committed, what is kept of it, and what
-failed afterwards."""
+"""``headrace.epochs``, ``headrace.versions``, ``headrace.failures``: commits, what is kept of them, what failed after."""
 
 from __future__ import annotations
 
