@@ -101,7 +101,7 @@ def source(
     wanted = list(fields or [c.name for c in table.columns])
 
     def part(place: str, of: str, lie: Mapping[str, str | Literal]) -> str:
-        names = ", ".join(_item(name, lie[name]) for name in wanted) or "1 AS one"
+        names = select_list(wanted, lie) or "1 AS one"
         return f"SELECT {names}{place if placed else ''} FROM {of}"
 
     def of_file(path: Path) -> str:
@@ -111,8 +111,7 @@ def source(
         place = f", {file} AS {FILE}, {ROW_NUMBER} AS {ROW}"
         return part(place, native_scan([path], numbered=True) + left, in_segment(read, table, path))
 
-    in_tail = {c.name: table.lies(c).name for c in table.columns}
-    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number), in_tail)]
+    parts = [part(f", '' AS {FILE}, {ROW}", read.table(table.number), in_tail(table))]
     files = read.segments(table.number)
     deleted = read.deleted(table.number) if files else {}
     alone = [path for path in files if placed or path.name in deleted]
@@ -123,6 +122,16 @@ def source(
     for paths in together.values():
         parts.append(part("", native_scan(paths), in_segment(read, table, paths[0])))
     return f"({' UNION ALL '.join([*parts, *map(of_file, alone)])})"
+
+
+def in_tail(table: Table) -> dict[str, str | Literal]:
+    """How each column of a table lies in its tail."""
+    return {c.name: table.lies(c).name for c in table.columns}
+
+
+def select_list(names: Sequence[str], lie: Mapping[str, str | Literal]) -> str:
+    """Columns as a native select list, by how they lie where they are read."""
+    return ", ".join(_item(name, lie[name]) for name in names)
 
 
 def _item(name: str, lies: str | Literal) -> str:
