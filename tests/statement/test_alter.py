@@ -181,6 +181,8 @@ def compare(db: Database, model: Model) -> None:
     names = ", ".join(f"`{n}`" for n in reversed(model.names()))
     reversed_ = sorted((row[::-1] for row in expected), key=repr)
     assert answer(db, f"SELECT {names} FROM {model.name}") == reversed_
+    drawn = answer(db, f"SELECT * FROM {model.name} TABLESAMPLE RESERVOIR (1000 ROWS)")
+    assert drawn == sorted(expected, key=repr)
     assert answer(db, "SELECT * FROM v") == sorted(((row[0], row[1]) for row in model.rows), key=repr)
     groups: dict[int | None, int] = {}
     for row in model.rows:

@@ -30,6 +30,7 @@ from headrace.sample.reservoir import Reservoir
 from headrace.sample.shares import shares
 from headrace.store import Snapshot
 from headrace.table import query
+from headrace.table import rows as tables
 from headrace.table.files import parquet_pieces
 
 
@@ -84,7 +85,6 @@ def _of_table(
     table = runtime.catalog.table_at(scan[0].number)
     assert table is not None
     fields = scan[1]
-    items = ", ".join(map(quote_native, fields))
     if table.files is not None:
         return _of_files(runtime, table, fields, size, rng)
     if any(c.name.lower() == ROW_NUMBER for c in table.columns):
@@ -92,13 +92,18 @@ def _of_table(
     if snapshot.deleted(table.number):
         return None  # some of its rows are not there any more
     relation = table.number
-    stretches = [stretch_of(str(path)) for path in snapshot.segments(relation)]
+    files = snapshot.segments(relation)
+    lists = {tables.selected(tables.in_segment(snapshot, table, path), fields) for path in files}
+    if len(lists) > 1:
+        return None  # some columns came later than some files
+    stretches = [stretch_of(str(path)) for path in files]
     tail = snapshot.rows(relation)
     in_files, in_tail = shares([sum(s.rows for s in stretches), tail], size, rng).tolist()
     parts = []
     if stretches:
-        parts.append(_chosen(runtime, stretches, in_files, items, rng))
+        parts.append(_chosen(runtime, stretches, in_files, lists.pop(), rng))
     if in_tail or not parts:
+        items = tables.selected(tables.in_store(table), fields)
         rest = snapshot.query(f"SELECT {items} FROM {snapshot.table(relation)}")
         parts.append(gather_table(rest, np.sort(rng.choice(tail, in_tail, replace=False, shuffle=False))))
     return pa.concat_tables([conform(part, parts[0].schema) for part in parts])
