@@ -20,6 +20,7 @@ from planning import RELATIONS, Answering, bind, rows, run, table
 from pyspark.sql import SparkSession
 from test_split import VIEWS
 
+from headrace.catalog.table import WEIGHT
 from headrace.engine.spark import frame_of_rows, run_plan
 from headrace.errors import NotYetSupported
 from headrace.keep.resident import Resident, can_reside
@@ -29,7 +30,6 @@ from headrace.plan.pipelines import SplitPlan, State
 from headrace.plan.refs import StreamRef
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
-from headrace.plan.signed import WEIGHT
 from headrace.plan.split import split
 from headrace.types import DOUBLE, Field, Type, arrow_schema, from_arrow
 from profiles import examples

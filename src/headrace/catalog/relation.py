@@ -8,7 +8,7 @@ registered the same way.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
@@ -85,6 +85,11 @@ class Relation:
     def is_table(self) -> bool:
         """Whether the store holds its rows, under its own number."""
         return False
+
+    @property
+    def reserved(self) -> Collection[str]:
+        """Names that none of its columns may have: those of columns that are added to them."""
+        return ()
 
     @property
     def expansion(self) -> str | None:
@@ -186,7 +191,15 @@ def file_name(name: str) -> str:
 
 
 def check_names(relation: Relation, position: Position | None = None) -> None:
-    """An error for names no relation or column can have: empty ones, and what no text holds."""
+    """An error for names no relation or column can have: empty ones, what no text holds, and those that are taken."""
+    for field_ in relation.columns:
+        if field_.name.lower() in relation.reserved:
+            raise SqlError(
+                "INVALID_COLUMN_NAME",
+                f"no {relation.kind} can have a column {field_.name}: there Headrace notes where and when a row is",
+                position=position,
+                hint="give it another name",
+            )
     for what, name in (("relation", relation.name), *(("column", f.name) for f in relation.columns)):
         if not name or "\0" in name:
             said = "is empty" if not name else "holds a NUL character"

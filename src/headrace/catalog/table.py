@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +13,10 @@ from headrace.types import BIGINT, STRING, Field, Schema
 FILE, ROW = "__file", "__row"
 PLACE = (Field(FILE, STRING), Field(ROW, BIGINT))
 """The columns that say where a row of a table is, for whoever is to change it: nobody else sees them."""
+
+
+WEIGHT, EPOCH = "__weight", "__epoch"
+"""How often a row of a change counts, and since when a row is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,10 @@ class Table(Relation):
     @property
     def is_table(self) -> bool:
         return True
+
+    @property
+    def reserved(self) -> Collection[str]:
+        return () if self.files is not None else (FILE, ROW, WEIGHT, EPOCH)
 
     def refuse_rows(self, position: Position | None) -> None:
         if self.files is not None:

@@ -10,8 +10,8 @@ doubles, which keeps an error of what it no longer holds. For those the values t
 multiplicities, once for all aggregates of the same argument, and a query computes the aggregates of them. Of a value
 that is there n times it makes the partial row n equal rows would have left, and merges these as it merges any others.
 
-The weight is a column of the input; :func:`with_weights` takes it up through whatever treats each row by itself. Input
-without one is *monotone*: nothing here touches it.
+The weight is a column of the input, ``WEIGHT``, a bigint that is not NULL; :func:`with_weights` takes it up through
+whatever treats each row by itself. Input without one is *monotone*: nothing here touches it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from headrace.catalog.table import WEIGHT
 from headrace.plan.aggregates import MERGEABLE, decompose, merge
 from headrace.plan.exprs import Agg, Call, Cast, Column, Expr, Literal
 from headrace.plan.moments import VARIANCES
@@ -26,8 +27,6 @@ from headrace.plan.nodes import Filter, InvalidPlan, Join, Leaf, Node, Project, 
 from headrace.plan.refs import Ref
 from headrace.types import BIGINT, DOUBLE
 
-WEIGHT = "__weight"
-"""The column of an input's rows that says how often each counts: a bigint, not NULL."""
 _ONCE = Literal(BIGINT, 1)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from headrace.catalog.table import WEIGHT
 from headrace.errors import NotYetSupported, ViewRefused
 from headrace.plan.aggregates import decompose, is_mergeable, join_on_keys, merge, without_zeros
 from headrace.plan.exprs import TRUE, Agg, Call, Column, Expr, Literal, all_of, fresh_id
@@ -39,7 +40,7 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.pipelines import SplitPlan, State, StateKind, StaticPipeline, StreamPipeline
 from headrace.plan.refs import BuildRef, Ref, StateRef
-from headrace.plan.signed import WEIGHT, is_of_each, is_of_many, is_signed, of_many, values_of, with_weights
+from headrace.plan.signed import is_of_each, is_of_many, is_signed, of_many, values_of, with_weights
 from headrace.plan.splittable import check
 from headrace.types import BIGINT, BOOLEAN, INT
 

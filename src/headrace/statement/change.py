@@ -85,7 +85,8 @@ class Changer:
             table = self._table(table.name, None)
             deleted = self._count(table)
             new = self._new_rows(table, rows)
-            changing.replace_all(self._runtime, table, new, f"INSERT OVERWRITE {table.name}")
+            label = f"INSERT OVERWRITE {table.name}"
+            changing.commit(self._runtime, table, TableChange.replacement(table, new), label)
             return Changed(table.name, deleted=deleted, inserted=new.num_rows)
 
     def plans(self, statement: c.Change) -> list[Node]:
@@ -128,7 +129,8 @@ class Changer:
     def _all_gone(self, table: Table) -> Changed:
         rows = self._count(table)
         empty = pa.table({f.name: pa.array([], f.type.arrow) for f in table.columns})
-        changing.replace_all(self._runtime, table, empty, f"TRUNCATE TABLE {table.name}")
+        change = TableChange.replacement(table, empty)
+        changing.commit(self._runtime, table, change, f"TRUNCATE TABLE {table.name}")
         return Changed(table.name, deleted=rows)
 
     def _merge(self, statement: c.Merge) -> Changed:
@@ -142,6 +144,8 @@ class Changer:
             if clause is None:
                 merging.refuse_repeated(rows)
                 continue
+            if clause.action == "delete":
+                rows = _once(rows)
             done[clause.action] += rows.num_rows
             change = change.also(merging.change(clause, rows))
         changing.commit(self._runtime, table, change, f"MERGE INTO {table.name}")
@@ -253,6 +257,14 @@ def deleted(table: Table, found: pa.Table) -> TableChange:
     """The change that a delete's rows say."""
     none = pa.table({f.name: pa.array([], f.type.arrow) for f in table.columns})
     return TableChange(found.select([0, 1]), _old(table, found), none)
+
+
+def _once(found: pa.Table) -> pa.Table:
+    """Each place once: without a condition, a row may be deleted that matches several of the source."""
+    numbers = pa.array(range(found.num_rows), pa.int64())
+    places = pa.table({FILE: found.column(0), ROW: found.column(1), "n": numbers})
+    first = places.group_by([FILE, ROW]).aggregate([("n", "min")]).column("n_min")
+    return found if len(first) == found.num_rows else found.take(first)
 
 
 def _old(table: Table, found: pa.Table) -> pa.Table:

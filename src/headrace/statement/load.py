@@ -36,7 +36,9 @@ from headrace.sql import statements as s
 from headrace.store import Transaction
 from headrace.stream.frames import LENGTH_MARK, NULL_MARK, conform_frame
 from headrace.stream.intake import Files, Frame, Input, Intake, Rows, StaleCatalog, of_reader
+from headrace.table import changing
 from headrace.table import rows as tables
+from headrace.table.changing import NewFile
 from headrace.types import Field, Schema, arrow_schema
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ class Loader:
         if isinstance(target, Table):
             table = rows if isinstance(rows, pa.Table) else rows.read_all()
             if table.num_rows:
-                tables.insert(self._runtime, target, table)
+                changing.insert(self._runtime, target, table)
             return Loaded(table.num_rows)
         if isinstance(rows, pa.Table):
             return self._into_stream(target, Rows(rows), f"INSERT INTO {target.name}")
@@ -206,7 +208,7 @@ class Loader:
                     write(whole)
                     total += whole.num_rows
             if total:
-                tables.add_segments(self._runtime, table, [(file, total)])
+                changing.add_files(self._runtime, table, [NewFile(file, total)])
             else:
                 self._runtime.store.let_go(file)
         except BaseException:

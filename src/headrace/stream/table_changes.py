@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.catalog import Stream, Table
+from headrace.catalog.table import WEIGHT
 from headrace.engine.stage import StateRows
 from headrace.keep.keeper import Added, Keeper
 from headrace.keep.kept import Kept
-from headrace.plan.signed import WEIGHT
 from headrace.runtime import Parts, Runtime
 from headrace.store import Transaction
 from headrace.stream.intake import Intake, Rows

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.base.native import conform, native_batches
-from headrace.base.parquet_files import ROW_NUMBER, write_parquet
+from headrace.base.parquet_files import ROW_NUMBER, parquet_chunks, parquet_rows, write_parquet
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
 from headrace.engine.plan_sql import quote_native
@@ -25,14 +25,27 @@ from headrace.types import arrow_schema
 
 
 @dataclass(frozen=True)
+class NewFile:
+    """A finished segment that no epoch names yet."""
+
+    path: Path
+    rows: int
+
+
+@dataclass(frozen=True)
 class TableChange:
-    """What one statement changes in a table, net: rows that go, where they are, and rows that come."""
+    """What one statement changes in a table: rows that go, where they are, and rows that come."""
 
     places: pa.Table
     """The ``__file`` and ``__row`` of each row that goes."""
     old: pa.Table
     """Those rows."""
     new: pa.Table
+    """Rows that come."""
+    files: Sequence[NewFile] = ()
+    """More of them, in segments that are written already: they go again if the change is not committed."""
+    all_go: bool = False
+    """Whether all rows go that are there, wherever they are."""
 
     @staticmethod
     def nothing(table: Table) -> TableChange:
@@ -42,8 +55,19 @@ class TableChange:
 
     @staticmethod
     def insertion(table: Table, rows: pa.Table) -> TableChange:
-        nothing = TableChange.nothing(table)
-        return TableChange(nothing.places, nothing.old, rows)
+        return replace(TableChange.nothing(table), new=rows)
+
+    @staticmethod
+    def of_files(table: Table, files: Sequence[NewFile]) -> TableChange:
+        return replace(TableChange.nothing(table), files=files)
+
+    @staticmethod
+    def replacement(table: Table, rows: pa.Table) -> TableChange:
+        return replace(TableChange.insertion(table, rows), all_go=True)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.places.num_rows or self.new.num_rows or self.files or self.all_go)
 
     def also(self, other: TableChange) -> TableChange:
         """Both."""
@@ -51,7 +75,31 @@ class TableChange:
             _joined([self.places, other.places.rename_columns([FILE, ROW])]),
             _joined([self.old, other.old]),
             _joined([self.new, other.new]),
+            (*self.files, *other.files),
+            self.all_go or other.all_go,
         )
+
+    def written(self, runtime: Runtime, table: Table) -> TableChange:
+        """The same, many new rows as a file."""
+        if self.new.num_rows < tables.TAIL_ROWS:
+            return self
+        file = runtime.store.new_segment(table.number)
+        try:
+            with writing(file):
+                write_parquet(self.new, file)
+        except BaseException:
+            runtime.store.let_go(file)
+            raise
+        return replace(self, new=self.new.slice(0, 0), files=(*self.files, NewFile(file, self.new.num_rows)))
+
+    def parts(self, runtime: Runtime, table: Table) -> Iterator[tuple[pa.Table, int]]:
+        """Its rows, and how often each counts."""
+        if self.all_go:
+            yield from ((chunk, -1) for chunk in _chunks(runtime, table))
+        yield self.old, -1
+        yield self.new, 1
+        for file in self.files:
+            yield from ((chunk, 1) for chunk in parquet_chunks(file.path))
 
 
 def _joined(parts: Sequence[pa.Table]) -> pa.Table:
@@ -82,52 +130,61 @@ def check(table: Table, rows: pa.Table) -> None:
     tables.check_not_null(table, rows)
 
 
-def commit(runtime: Runtime, table: Table, change: TableChange, label: str) -> None:
-    """Make the change, in one epoch. Hold ``tables_lock`` since its places were read."""
-    with _segment(runtime, table, change.new) as file:
+def commit(
+    runtime: Runtime,
+    table: Table,
+    change: TableChange,
+    label: str,
+    also: Callable[[Transaction], None] = lambda tx: None,
+) -> None:
+    """Make the change, in one epoch: the one way in which rows of a table come, go or become others.
+
+    Hold ``tables_lock`` since its places were read. ``also`` is done in the same commit.
+    """
+    try:
+        runtime.catalog.require_there(table)
+        change = change.written(runtime, table)
 
         def work(tx: Transaction) -> None:
-            if not change.places.num_rows and not change.new.num_rows:
+            if change.is_empty:
                 tx.unchanged()
+            if change.all_go:
+                tx.remove_segments(table.number)
+                tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
             places = change.places.rename_columns(["file", "row"])
             in_tail = pc.equal(places["file"], "")
             tx.delete(table.number, ROW, places.filter(in_tail)["row"])
             tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
-            tables.check_key(tx, table, [change.new])
-            _add(runtime, tx, table, change.new, file)
+            keys = [parquet_rows(file.path, table.primary_key) for file in change.files if table.primary_key]
+            tables.check_key(tx, table, [change.new, *keys])
+            for file in change.files:
+                tx.add_segment(table.number, file.path, file.rows)
+                tx.count(table.number, file.rows)
+            if change.new.num_rows:
+                tables.append(runtime, tx, table, change.new)
             handing.add(tx)
+            also(tx)
 
-        handing = runtime.hand_on(table, lambda: [(change.old, -1), (change.new, 1)])
+        handing = runtime.hand_on(table, partial(change.parts, runtime, table))
         runtime.store.commit(work, label=label)
-        runtime.tidying.then(f"merging states over {table.name}", handing.after)
+    except BaseException:
+        for file in change.files:
+            runtime.store.let_go(file.path)
+        raise
+    runtime.tidying.then(f"merging states over {table.name}", handing.after)
 
 
-def replace_all(runtime: Runtime, table: Table, rows: pa.Table, label: str) -> None:
-    """Put rows in the place of all."""
-    with _segment(runtime, table, rows) as file:
-
-        def work(tx: Transaction) -> None:
-            tx.remove_segments(table.number)
-            tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
-            tables.check_key(tx, table, [rows])
-            _add(runtime, tx, table, rows, file)
-            handing.add(tx)
-
-        def parts() -> Iterator[tuple[pa.Table, int]]:
-            yield from ((chunk, -1) for chunk in _chunks(runtime, table))
-            yield rows, 1
-
-        handing = runtime.hand_on(table, parts)
-        runtime.store.commit(work, label=label)
-        runtime.tidying.then(f"merging states over {table.name}", handing.after)
+def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
+    """Append rows as one epoch; a broken key or NOT NULL changes nothing."""
+    check(table, rows)
+    with runtime.tables_lock:
+        commit(runtime, table, TableChange.insertion(table, rows), f"INSERT INTO {table.name}")
 
 
-def _add(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table, file: Path | None) -> None:
-    if file is not None:
-        tx.add_segment(table.number, file, rows.num_rows)
-        tx.count(table.number, rows.num_rows)
-    elif rows.num_rows:
-        tables.append(runtime, tx, table, rows)
+def add_files(runtime: Runtime, table: Table, files: Sequence[NewFile]) -> None:
+    """Make written segments part of the table, as one epoch; they go if it fails."""
+    with runtime.tables_lock:
+        commit(runtime, table, TableChange.of_files(table, files), f"COPY {table.name}")
 
 
 def _chunks(runtime: Runtime, table: Table) -> Iterator[pa.Table]:
@@ -143,19 +200,3 @@ def count(snapshot: Snapshot, table: Table) -> int:
     """How many rows a table has."""
     in_files = sum(s.rows for s in snapshot.manifest(table.number)) - sum(snapshot.deleted(table.number).values())
     return snapshot.rows(table.number) + in_files
-
-
-@contextmanager
-def _segment(runtime: Runtime, table: Table, rows: pa.Table) -> Iterator[Path | None]:
-    """Many rows, written as a segment that goes again if the block raises; None for few."""
-    if rows.num_rows < tables.TAIL_ROWS:
-        yield None
-        return
-    file = runtime.store.new_segment(table.number)
-    try:
-        with writing(file):
-            write_parquet(rows, file)
-        yield file
-    except BaseException:
-        runtime.store.let_go(file)
-        raise

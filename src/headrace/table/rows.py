@@ -20,8 +20,6 @@ import pyarrow as pa
 from headrace.base.parquet_files import (
     ROW_NUMBER,
     native_scan,
-    parquet_chunks,
-    parquet_rows,
     parquet_writer,
     write_parquet,
 )
@@ -71,33 +69,6 @@ def source(
     return f"({' UNION ALL '.join([*parts, *map(of_file, alone)])})"
 
 
-def insert(runtime: Runtime, table: Table, rows: pa.Table) -> None:
-    """Append rows as one epoch; a broken key or NOT NULL changes nothing."""
-    check_not_null(table, rows)
-    with runtime.tables_lock:
-        runtime.catalog.require_there(table)
-        if rows.num_rows >= TAIL_ROWS:
-            file = runtime.store.new_segment(table.number)
-            try:
-                with writing(file):
-                    write_parquet(rows, file)
-                add_segments(runtime, table, [(file, rows.num_rows)])
-            except BaseException:
-                runtime.store.let_go(file)
-                raise
-            return
-
-        handing = runtime.hand_on(table, lambda: [(rows, 1)])
-
-        def work(tx: Transaction) -> None:
-            check_key(tx, table, [rows])
-            append(runtime, tx, table, rows)
-            handing.add(tx)
-
-        runtime.store.commit(work, label=f"INSERT INTO {table.name}")
-        runtime.tidying.then(f"merging states over {table.name}", handing.after)
-
-
 def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> None:
     """Add rows to the tail, in a commit."""
     if ROW in tx.schema(table.number).names:
@@ -107,28 +78,6 @@ def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> N
     tx.count(table.number, rows.num_rows)
     if tx.rows(table.number) >= TAIL_ROWS:
         _flush(runtime, tx, table)
-
-
-def add_segments(runtime: Runtime, table: Table, files: Sequence[tuple[Path, int]]) -> None:
-    """Make written segments part of the table, as one epoch."""
-
-    def work(tx: Transaction) -> None:
-        if table.primary_key:
-            check_key(tx, table, [parquet_rows(f, table.primary_key) for f, _ in files])
-        for file, rows in files:
-            tx.add_segment(table.number, file, rows)
-            tx.count(table.number, rows)
-        handing.add(tx)
-
-    def parts() -> Iterator[tuple[pa.Table, int]]:
-        for file, _ in files:
-            yield from ((chunk, 1) for chunk in parquet_chunks(file))
-
-    with runtime.tables_lock:
-        runtime.catalog.require_there(table)
-        handing = runtime.hand_on(table, parts)
-        runtime.store.commit(work, label=f"COPY {table.name}")
-        runtime.tidying.then(f"merging states over {table.name}", handing.after)
 
 
 @contextmanager
@@ -193,7 +142,7 @@ def check_not_null(table: Table, rows: pa.Table) -> None:
 
 def check_key(tx: Transaction, table: Table, batches: Sequence[pa.Table]) -> None:
     """An error if the table would have two rows of one key with these, which it does not have yet."""
-    if not table.primary_key:
+    if not table.primary_key or not any(b.num_rows for b in batches):
         return
     names = [quote_native(k) for k in table.primary_key]
     new = pa.concat_tables([b.select(list(table.primary_key)) for b in batches])

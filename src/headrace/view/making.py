@@ -36,7 +36,7 @@ from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
-from headrace.view.materialized import computed, following
+from headrace.view.materialized import first_rows, following
 
 
 @family
@@ -90,7 +90,7 @@ class Views(Family):
                 files[static.name] = _build_side(runtime, rows.rename_columns([f.name for f in static.schema]), known)
                 known.add(files[static.name])
             view = self._compiled(keeper, relation, plan, files)
-            view.first = {p.state: query.run_now(runtime, p.plan) for p in view.initial} | computed(runtime, view)
+            view.first = first_rows(runtime, view)
             _ = view.pipelines  # compiled now, so that an error comes before the view is committed
             yield view
         except BaseException:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.catalog import Catalog
+from headrace.catalog.table import WEIGHT
 from headrace.errors import NotYetSupported, Position
 from headrace.plan.nodes import (
     Aggregate,
@@ -27,7 +28,6 @@ from headrace.plan.nodes import (
     walk_plan,
 )
 from headrace.plan.refs import ChangeRef, Ref, TableRef
-from headrace.plan.signed import WEIGHT
 from headrace.runtime import Runtime
 from headrace.table import query
 from headrace.table import rows as tables
@@ -42,7 +42,7 @@ def following(plan: Node, catalog: Catalog, position: Position) -> Node:
         raise NotYetSupported(
             "a stream in a materialized view", position=position, hint="CREATE VIEW over a stream is kept up to date"
         )
-    found = False
+    found, tables = False, 0
 
     def visit(node: Node) -> Node:
         nonlocal found
@@ -60,6 +60,7 @@ def following(plan: Node, catalog: Catalog, position: Position) -> Node:
         return map_children(node, visit)
 
     def changing(node: Node) -> Node:
+        nonlocal tables
         if not isinstance(node, Leaf):
             return map_children(node, changing)
         table = catalog.table_at(node.number) if isinstance(node.ref, TableRef) else None
@@ -69,6 +70,7 @@ def following(plan: Node, catalog: Catalog, position: Position) -> Node:
                 position=position,
                 hint="group a table; CREATE VIEW is computed when it is queried",
             )
+        tables += 1
         return replace(node, ref=ChangeRef(node.ref.name, node.number))
 
     plan = visit(plan)
@@ -76,19 +78,25 @@ def following(plan: Node, catalog: Catalog, position: Position) -> Node:
         raise NotYetSupported(
             "a materialized view without a grouping", position=position, hint="GROUP BY, or CREATE VIEW"
         )
+    if not tables:
+        raise NotYetSupported(
+            "a materialized view that groups no table",
+            position=position,
+            hint="CREATE VIEW, or CREATE TABLE … AS SELECT",
+        )
     return plan
 
 
-def computed(runtime: Runtime, view: ContinuousView) -> dict[int, pa.Table]:
-    """The state rows of the tables' rows as they are now, by state; nothing for a view of streams."""
-    found: dict[int, pa.Table] = {}
+def first_rows(runtime: Runtime, view: ContinuousView) -> dict[int, pa.Table]:
+    """The state rows a view begins with, by state: of what never changes, and of the rows tables have now."""
+    found: dict[int, list[pa.Table]] = {}
+    for pipeline in view.initial:
+        found.setdefault(pipeline.state, []).append(query.run_now(runtime, pipeline.plan))
     for pipeline in (p for each in view.pipelines.values() for p in each):
         refs = {leaf.ref for leaf in leaves(pipeline.plan, ChangeRef)}
         if refs:
-            rows = _rows(runtime, pipeline.plan, refs)
-            known = found.get(pipeline.state)
-            found[pipeline.state] = rows if known is None else pa.concat_tables([known, rows])
-    return found
+            found.setdefault(pipeline.state, []).append(_rows(runtime, pipeline.plan, refs))
+    return {state: pa.concat_tables(rows) for state, rows in found.items()}
 
 
 def _rows(runtime: Runtime, plan: Node, refs: set[Ref]) -> pa.Table:
