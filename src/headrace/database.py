@@ -193,7 +193,8 @@ class Database:
                 with at_once():
                     statement = s.parse(text)
                 if not isinstance(statement, _IN_BATCH):
-                    self._refuse_in_batch(re.sub("(?<=.)([A-Z])", r" \1", type(statement).__name__).upper())
+                    name = re.sub("(?<=.)([A-Z])", r" \1", type(statement).__name__).upper()
+                    self._refuse_in_batch(name, getattr(statement, "position", None))
                 if not isinstance(statement, s.Query):
                     return self._run(statement, progress)
                 asked = self._reader.remember(text, statement)
@@ -623,8 +624,8 @@ class Database:
     def keeper(self) -> Keeper:
         return self._keeper
 
-    def _refuse_in_batch(self, what: str) -> None:
-        self._runtime.store.refuse_in_batch(what, "do it before the batch or after it")
+    def _refuse_in_batch(self, what: str, position: Position | None = None) -> None:
+        self._runtime.store.refuse_in_batch(what, "do it before the batch or after it", position)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

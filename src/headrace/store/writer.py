@@ -254,8 +254,8 @@ class Writer:
                 self._roll_back()
                 return result
             at = tx.moment
-            ledger.announce(tx.epoch, tx.changed)
             batches = {key: pa.concat_tables(rows) for key, rows in tx.batches.items()}
+            ledger.announce(tx.epoch, tx.changed)
             ledger.recent.note(tx.epoch, batches, tx.renewed, tx.made)
             announced = True
             statement = tx.epoch_row(at, tx.label) + "; COMMIT"
