@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from table.test_changes import ROWS, Rows, Step, done, steps
+from test_changed_rows import ROWS, Rows, Step, done, steps
 
 import headrace
 from headrace import Database
