@@ -166,7 +166,7 @@ class Worker:
             finally:
                 part.unlink(missing_ok=True)
 
-    def forget(self, names: Sequence[str]) -> None:
+    def forget(self, names: Iterable[str]) -> None:
         """Drop build sides that are no longer needed."""
         with self._loading:
             for name in names:

@@ -150,9 +150,7 @@ class Keeper:
     def forget_sides(self, kept: Kept) -> None:
         """Let go of the build sides that only a relation has that is no more."""
         used = {static.name for other in list(self._kept.values()) for static in other.statics.values()}
-        names = [s.name for s in kept.statics.values() if s.name not in used]
-        self.sides.forget(names)
-        self.runtime.worker.forget(names)
+        self.sides.forget([s.name for s in kept.statics.values() if s.name not in used])
 
     # Inserts
 

@@ -111,18 +111,22 @@ class Sides:
                 self._release(one)
 
     def is_now(self, as_of: AsOf) -> bool:
-        """Whether none of the tables has changed since."""
-        return _still(as_of.seen, self._runtime.store.last_change)
+        """Whether none of the tables has changed since, and the sides are there."""
+        made = dict(self._made)
+        there = all(name in made and made[name].file == file for name, file in as_of.files.items())
+        return there and _still(as_of.seen, self._runtime.store.last_change)
 
     def _holds(self, made: Mapping[str, _Made]) -> bool:
         with self._guard:
             return all(self._made.get(name) is one for name, one in made.items())
 
     def forget(self, names: Collection[str]) -> None:
-        """Let go of sides nobody has any more; the worker is told by others."""
-        with self._making, self._guard:
-            for name in names:
-                self._replace(name, None)
+        """Let go of build sides nobody has any more."""
+        with self._making:  # in one step with the worker: what is made is held
+            with self._guard:
+                for name in names:
+                    self._replace(name, None)
+            self._runtime.worker.forget(names)
 
     def _current(self, kept: Kept, side: Side) -> _Made:
         """The side, made of what is there now: to be released."""
