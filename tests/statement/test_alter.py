@@ -601,5 +601,5 @@ def test_both_readers_see_the_same_rows(spark: SparkSession, tmp_path: Path, mon
     with headrace.connect(tmp_path / "db", engine="spark", spark=spark) as db:
         assert answer(db, "SELECT * FROM t") == expected
         assert answer(db, "SELECT id, b, d, gone FROM t WHERE d = 1.25") == expected
-        db.insert("t", spark.createDataFrame([(9,)], "id int"))
+        db.insert("t", spark.createDataFrame([(9, None)], "id int, b string"))
         assert db.sql("SELECT b, d, gone IS NULL FROM t WHERE id = 9").rows() == [(None, expected[0][2], False)]
