@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import headrace
 from headrace import Database
 from headrace.errors import HeadraceError
+from headrace.spark.published import definition
 from headrace.table import rows as tables
 from profiles import examples
 
@@ -440,6 +441,27 @@ def test_what_reads_a_relation_follows_its_renames(tmp_path: Path) -> None:
             db.sql("CREATE OR REPLACE TABLE people (k INT, title STRING)")
 
 
+def test_other_processes_are_told_and_files_keep_their_names(db: Database) -> None:
+    db.sql("CREATE STREAM s (k INT)")
+    before = definition(db.path, "s")
+    (db.path / "checkpoints" / before.key).mkdir(parents=True)
+    for text in (
+        "ALTER STREAM s RENAME TO flow",
+        "ALTER STREAM flow ADD COLUMN a INT DEFAULT 3",
+        "CREATE STREAM s (x INT)",
+    ):
+        db.sql(text)
+    now = definition(db.path, "flow")
+    assert (now.key, now.made, now.relation.columns) == (before.key, before.made, db.catalog.get("flow").columns)
+    assert definition(db.path, "s").key != before.key
+    db.sql("DROP STREAM s")
+    assert (db.path / "checkpoints" / before.key).exists(), "what goes under its old name is another stream"
+    db.sql("DROP STREAM flow")
+    assert not (db.path / "checkpoints" / before.key).exists()
+    with pytest.raises(HeadraceError, match="TABLE_OR_VIEW_NOT_FOUND"):
+        definition(db.path, "flow")
+
+
 def test_names_that_change_places(db: Database) -> None:
     db.sql("CREATE TABLE a (x INT)")
     db.sql("CREATE TABLE b (x INT)")
@@ -601,5 +623,5 @@ def test_both_readers_see_the_same_rows(spark: SparkSession, tmp_path: Path, mon
     with headrace.connect(tmp_path / "db", engine="spark", spark=spark) as db:
         assert answer(db, "SELECT * FROM t") == expected
         assert answer(db, "SELECT id, b, d, gone FROM t WHERE d = 1.25") == expected
-        db.insert("t", spark.createDataFrame([(9,)], "id int"))
+        db.insert("t", spark.createDataFrame([(9, None)], "id int, b string"))
         assert db.sql("SELECT b, d, gone IS NULL FROM t WHERE id = 9").rows() == [(None, expected[0][2], False)]

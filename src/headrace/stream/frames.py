@@ -19,7 +19,7 @@ from headrace.input.nested import is_strict
 from headrace.input.rows import match_columns
 from headrace.plan.exprs import Literal
 from headrace.sql.coercion import can_store
-from headrace.types import STRING, VOID, Limit, Schema, Type, of_spark, quote
+from headrace.types import STRING, VOID, Field, Limit, Schema, Type, of_spark, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +42,7 @@ def conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
     misfits = []
     for column, at in zip(target.columns, match_columns(frame.columns, target.columns), strict=True):
         if at < 0:
-            selected.append(expr(literal(Literal(column.type, lacking(column)))).alias(column.name))
+            selected.append(expr(_missing(column, frame.isStreaming)).alias(column.name))
             continue
         given = fields[at]
         found = of_spark(given.dataType)
@@ -61,6 +61,15 @@ def conform_frame(frame: DataFrame, target: Stream | Table) -> DataFrame:
     if misfits:
         raise DataError("INSERT_TYPE_MISMATCH", "; ".join(misfits), hint="cast it first")
     return frame.select(*selected)
+
+
+def _missing(column: Field, streaming: bool) -> str:
+    """Spark SQL for a column that a frame comes without; each batch of a stream has a time of its own."""
+    if streaming and column.default is not None and column.default.zone:
+        return {"date": "current_date()", "timestamp_ntz": "localtimestamp()"}.get(
+            column.type.name, "current_timestamp()"
+        )
+    return literal(Literal(column.type, lacking(column)))
 
 
 def in_columns(frame: DataFrame, held: Schema, stream: Stream) -> DataFrame:
