@@ -71,6 +71,8 @@ class Runtime:
     """Where rows of tables are by their primary keys (``table/keys.py``)."""
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
     """Hands a table's change on; hold ``tables_lock``."""
+    is_followed: Callable[[Table], bool] = field(default=lambda table: False)
+    """Whether anybody is handed a table's changes, and so needs all of the rows that go; hold ``tables_lock``."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property

@@ -41,7 +41,7 @@ class TableChange:
     places: pa.Table
     """The ``__file`` and ``__row`` of each row that goes."""
     old: pa.Table
-    """Those rows."""
+    """Those rows: all columns if the table is followed, else at least its primary key."""
     new: pa.Table
     """Rows that come."""
     files: Sequence[NewFile] = ()
@@ -73,9 +73,10 @@ class TableChange:
 
     def also(self, other: TableChange) -> TableChange:
         """Both."""
+        both = [name for name in self.old.column_names if name in other.old.column_names]
         return TableChange(
             _joined([self.places, other.places.rename_columns([FILE, ROW])]),
-            _joined([self.old, other.old]),
+            _joined([self.old.select(both), other.old.select(both)]),
             _joined([self.new, other.new]),
             (*self.files, *other.files),
             self.all_go or other.all_go,
