@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.base.interrupts import at_once
@@ -111,7 +114,7 @@ class Changer:
         table = self._table(statement.target.name, statement.target.position)
         plan = self._updating(table, statement.target, statement.assignments, statement.where)
         with storing(), self._identified(table):
-            (found,) = self._reader.rows_together([plan])
+            (found,) = self._reader.rows_together([plan], changes=True)
         change = self.updated(table, statement.assignments, found)
         changing.commit(self._runtime, table, change, f"UPDATE {table.name}")
         return Changed(table.name, updated=found.num_rows)
@@ -122,7 +125,7 @@ class Changer:
             return self._all_gone(table)
         plan = self._deleting(table, statement.target, statement.where)
         with self._identified(table):
-            (found,) = self._reader.rows_together([plan])
+            (found,) = self._reader.rows_together([plan], changes=True)
         change = deleted(table, found, self.needed(table))
         changing.commit(self._runtime, table, change, f"DELETE FROM {table.name}")
         return Changed(table.name, deleted=found.num_rows)
@@ -139,7 +142,7 @@ class Changer:
         merging = _Merging(self, table, statement)
         plans = merging.plans()
         with storing(), self._identified(table):
-            found = self._reader.rows_together([plan for _, plan in plans])
+            found = self._reader.rows_together([plan for _, plan in plans], changes=True)
         change, done = TableChange.nothing(table), {"update": 0, "delete": 0, "insert": 0}
         for (clause, _), rows in zip(plans, found, strict=True):
             if clause is None:
@@ -210,7 +213,9 @@ class Changer:
         """The change that an update's rows say."""
         new = self.assigned(table, assignments, found, 2 + len(table.columns))
         old = _old(found, [f.name for f in table.columns])
-        return TableChange(found.select([0, 1]), old, self._new_rows(table, new))
+        change = TableChange(found.select([0, 1]), old, self._new_rows(table, new))
+        named = {a.column.lower() for a in assignments}
+        return _net(change, [f.name for f in table.columns if f.name.lower() in named])
 
     def assigned(self, table: Table, assignments: Sequence[c.Assignment], found: pa.Table, before: int) -> pa.Table:
         """The new rows: assigned values, which are last in what was found, and old ones for the other columns."""
@@ -266,6 +271,28 @@ def deleted(table: Table, found: pa.Table, columns: Sequence[str]) -> TableChang
 
 def _old(found: pa.Table, columns: Sequence[str]) -> pa.Table:
     return found.select(range(2, 2 + len(columns))).rename_columns(list(columns))
+
+
+def _net(change: TableChange, assigned: Sequence[str]) -> TableChange:
+    """The change without the rows that are what they were."""
+    alike = [_alike(change.old.column(name), change.new.column(name)) for name in assigned]
+    if not alike or not (same := np.logical_and.reduce(alike)).any():
+        return change
+    left = pa.array(~same)
+    return TableChange(change.places.filter(left), change.old.filter(left), change.new.filter(left))
+
+
+def _alike(old: pa.ChunkedArray, new: pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """Which values are the same: two NULLs are, two zeros of other signs are not."""
+    if pa.types.is_nested(new.type):
+        return np.zeros(len(new), bool)
+    before, after = (pa.concat_arrays([pa.array([], new.type), *column.cast(new.type).chunks]) for column in (old, new))
+    if pa.types.is_floating(new.type):
+        before, after = (array.view(f"int{new.type.bit_width}") for array in (before, after))
+    equal = pc.fill_null(pc.equal(before, after), False)
+    both = pc.or_(equal, pc.and_(before.is_null(), after.is_null()))
+    found: np.ndarray[Any, Any] = both.to_numpy(zero_copy_only=False)
+    return found
 
 
 class _Merging:

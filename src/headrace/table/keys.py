@@ -59,7 +59,7 @@ def held(runtime: Runtime, snapshot: Snapshot, table: Table, *, make: bool = Tru
         found = indexes.exact(table.number, epoch)
     if found is not None or not make:
         return found
-    rows = _rows(snapshot, table)
+    rows = rows_at_most(snapshot, table)
     if (
         not all(map(is_key, types_of(table)))
         or not _is_due(runtime, table, rows)
@@ -84,7 +84,7 @@ def _is_due(runtime: Runtime, table: Table, rows: int) -> bool:
         return rows <= SMALL or indexes.asked[table.number] > 1
 
 
-def _rows(snapshot: Snapshot, table: Table) -> int:
+def rows_at_most(snapshot: Snapshot, table: Table) -> int:
     """At least as many rows as the table has."""
     return snapshot.rows(table.number) + sum(s.rows for s in snapshot.manifest(table.number))
 
@@ -103,6 +103,11 @@ def _made(runtime: Runtime, snapshot: Snapshot, table: Table, rows: int) -> Held
     return made
 
 
+def can_have(table: Table) -> bool:
+    """Whether a table can have an index."""
+    return table.files is None and bool(table.primary_key) and all(map(is_key, types_of(table)))
+
+
 def types_of(table: Table) -> list[Type]:
     """The types of a primary key."""
     return [field.type for name in table.primary_key for field in table.columns if field.name == name]
@@ -113,7 +118,7 @@ def why_none(runtime: Runtime, snapshot: Snapshot, table: Table) -> str | None:
     others = [field.type.sql for field in table.columns if field.name in table.primary_key and not is_key(field.type)]
     if others:
         return f"no index over keys of type {others[0]}"
-    if table.number in runtime.indexes.held or bytes_for(_rows(snapshot, table)) <= runtime.indexes.room():
+    if table.number in runtime.indexes.held or bytes_for(rows_at_most(snapshot, table)) <= runtime.indexes.room():
         return None
     return "no memory for an index (state_memory)"
 
@@ -134,6 +139,11 @@ def hashes_asked(table: Table, keys: Keys, zone: str) -> Array:
     types = types_of(table)
     arrays = [_constants([key[i] for key in keys], type, zone) for i, type in enumerate(types)]
     return np.unique(hashes_of(types, pa.table(arrays, names=list(table.primary_key))))
+
+
+def hashes_given(table: Table, given: pa.Table) -> Array:
+    """The hashes of keys in a table's columns."""
+    return np.unique(hashes_of(types_of(table), given))
 
 
 def _constants(values: Sequence[Expr], type: Type, zone: str) -> pa.ChunkedArray:
@@ -331,7 +341,7 @@ def entering(runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone) -
         before = touched(glance, table)
     with indexes.following(number, before) as following:
         found = Entering(table, following, came)
-        if table.primary_key and all(map(is_key, types_of(table))):
+        if can_have(table):
             if came and not gone.all:
                 _make(runtime, table, before)
             with indexes.changed:
