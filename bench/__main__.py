@@ -19,6 +19,7 @@ from rich.console import Console
 
 from bench import (
     bars,
+    dml,
     memory,
     move,
     move_page,
@@ -68,6 +69,7 @@ class Sizes:
     sample_slow: bool = True
     """Whether Spark's takeSample takes part, which reads every row into Python, twice."""
     moving: move.Extent = move.WHOLE
+    keyed_rows: int = 10_000_000
 
 
 QUICK = Sizes(
@@ -87,6 +89,7 @@ QUICK = Sizes(
     sample_runs=2,
     sample_slow=False,
     moving=move.QUICK,
+    keyed_rows=1_000_000,
 )
 
 
@@ -223,6 +226,14 @@ def _move(run: Run) -> None:
     run.pages["moves.md"] = ("Moving running queries", bars.move_bars(result), sections)
 
 
+def _dml(run: Run) -> None:
+    sizes = run.sizes
+    file = tpch.Data(ROOT / "data", sizes.scale).lineitem("parquet")
+    with run.spark() as spark:
+        result = dml.run(spark, file, sizes.keyed_rows, sizes.runs, run.say)
+    run.pages["dml.md"] = ("Tables that change beside their peers", dml.bars(result), dml.page(result))
+
+
 # Latencies first: TPC-H leaves the disk busy for a while with the rows that deferred maintenance keeps.
 PARTS: dict[str, Callable[[Run], None]] = {
     "plant": _plant,
@@ -231,6 +242,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "views": _views,
     "memory": _memory,
     "sample": _sample,
+    "dml": _dml,
     "move": _move,
     "tpch": _tpch,
     "ring": _ring,
