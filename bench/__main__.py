@@ -20,6 +20,7 @@ from rich.console import Console
 from bench import (
     bars,
     cdc,
+    dml,
     memory,
     move,
     move_page,
@@ -71,6 +72,7 @@ class Sizes:
     sample_slow: bool = True
     """Whether Spark's takeSample takes part, which reads every row into Python, twice."""
     moving: move.Extent = move.WHOLE
+    keyed_rows: int = 10_000_000
 
 
 QUICK = Sizes(
@@ -91,6 +93,7 @@ QUICK = Sizes(
     sample_runs=2,
     sample_slow=False,
     moving=move.QUICK,
+    keyed_rows=1_000_000,
 )
 
 
@@ -241,6 +244,14 @@ def _move(run: Run) -> None:
     run.pages["moves.md"] = ("Moving running queries", bars.move_bars(result), sections)
 
 
+def _dml(run: Run) -> None:
+    sizes = run.sizes
+    file = tpch.Data(ROOT / "data", sizes.scale).lineitem("parquet")
+    with run.spark() as spark:
+        result = dml.run(spark, file, sizes.keyed_rows, sizes.runs, run.say)
+    run.pages["dml.md"] = ("Tables that change beside their peers", dml.bars(result), dml.page(result))
+
+
 # Latencies first: TPC-H leaves the disk busy for a while with the rows that deferred maintenance keeps.
 PARTS: dict[str, Callable[[Run], None]] = {
     "plant": _plant,
@@ -250,6 +261,7 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "memory": _memory,
     "sample": _sample,
     "tables": _tables,
+    "dml": _dml,
     "move": _move,
     "cdc": _cdc,
     "tpch": _tpch,

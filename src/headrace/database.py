@@ -149,7 +149,8 @@ class Database:
         self._definer = Definer(self._runtime, self._keeper)
         self._alterer = Alterer(self._runtime, self._keeper, self._definer)
         self._loader = Loader(self._runtime, self._keeper)
-        self._runtime.hand_on = TableChanges(self._runtime, self._keeper).of
+        changes = TableChanges(self._runtime, self._keeper)
+        self._runtime.hand_on, self._runtime.is_followed = changes.of, changes.is_followed
         self._pumps = Pumps(self._runtime, self._loader)
         self._attachments = Attachments(store.path)
         self._porter: Porter | None = None

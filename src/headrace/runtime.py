@@ -79,6 +79,8 @@ class Runtime:
     """Hands a table's change on; hold ``tables_lock``."""
     copies: Copies = field(init=False)
     """What was written out of the database file, for Spark."""
+    is_followed: Callable[[Table], bool] = field(default=lambda table: False)
+    """Whether anybody is handed a table's changes, and so needs all of the rows that go; hold ``tables_lock``."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:

@@ -245,6 +245,70 @@ def test_statements_by_key_read_no_whole_table(db: Database, scans: list[str]) -
     assert "id = 4711" in str(refused.value)
 
 
+MERGE = """
+    MERGE INTO t USING {source} AS s ON t.id = s.id
+    WHEN MATCHED AND s.a < 0 THEN DELETE WHEN MATCHED THEN UPDATE SET a = s.a {more}
+    WHEN NOT MATCHED THEN INSERT (id, a) VALUES (s.id, s.a)
+"""
+
+
+def test_what_is_joined_by_key_is_found_by_key(db: Database, scans: list[str]) -> None:
+    filled(db, 20_000)
+    db.sql("CREATE TABLE s (id INT, a INT)")
+    db.sql("INSERT INTO s VALUES (5, -1), (6, 66), (7, 77), (90000, 9), (NULL, 1)")
+    scans.clear()
+    text = MERGE.format(source="(SELECT id, a FROM s WHERE id IS NOT NULL)", more="")
+    assert str(db.sql(text)) == "2 rows updated, 1 row deleted, 1 row inserted in t"
+    assert str(db.sql("DELETE FROM t WHERE id IN (SELECT id FROM s) AND a > 70")) == "1 row deleted in t"
+    assert str(db.sql("UPDATE t SET a = 1 WHERE EXISTS (SELECT 1 FROM s WHERE s.id + 1 = t.id)")) == (
+        "2 rows updated in t"
+    )
+    assert "t" not in scans
+    assert sorted(db.sql("SELECT id, a FROM t WHERE id IN (5, 6, 7, 8, 90000)").rows()) == [
+        (6, 1), (8, 1), (90000, 9)
+    ]  # fmt: skip
+    assert db.sql("SELECT count(*) FROM t").rows() == [(19_999,)]
+
+
+def test_a_merge_whose_source_is_the_table_or_fails_reads_all(db: Database, scans: list[str]) -> None:
+    filled(db, 2_000)
+    scans.clear()
+    text = MERGE.format(source="(SELECT id + 1995 AS id, 7 AS a FROM t WHERE id < 10)", more="")
+    assert str(db.sql(text)) == "5 rows updated, 5 rows inserted in t"
+    assert "t" in scans
+    with pytest.raises(HeadraceError) as refused:
+        db.sql("MERGE INTO t USING (SELECT id / (id - id) AS id FROM (VALUES (1)) AS v(id)) AS s "
+               "ON t.id = cast(s.id AS INT) WHEN MATCHED THEN DELETE")  # fmt: skip
+    assert refused.value.condition == "DIVIDE_BY_ZERO"
+    db.sql("CREATE TABLE s (id INT PRIMARY KEY, a INT)")
+    db.sql("INSERT INTO s VALUES (5, 1)")
+    alone = "MERGE INTO t USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET a = s.a "
+    assert str(db.sql(f"{alone} WHEN NOT MATCHED BY SOURCE THEN DELETE")) == "1 row updated, 2,004 rows deleted in t"
+
+
+def test_rows_that_stay_what_they_are_count_and_are_not_written(db: Database) -> None:
+    db.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT, x DOUBLE, s STRING)")
+    db.sql("INSERT INTO t VALUES (1, 7, 0.0, 'x'), (2, 8, double('NaN'), NULL), (3, NULL, -0.0D, 'x')")
+
+    def places() -> set[int]:
+        with db.runtime.store.read() as snapshot:
+            table = db.catalog.get("t", Table)
+            return {
+                i for (i,) in snapshot.cursor.execute(f"SELECT __row FROM {snapshot.table(table.number)}").fetchall()
+            }
+
+    before = places()
+    assert str(db.sql("UPDATE t SET id = id, s = s, x = double(x), a = a + 0")) == "3 rows updated in t"
+    assert places() == before
+    assert str(db.sql("UPDATE t SET x = 0.0D, s = 'x', a = 7 WHERE id <> 2")) == "2 rows updated in t"
+    assert len(places() - before) == 1
+    assert str(db.sql("UPDATE t SET a = NULL, s = NULL WHERE id > 1")) == "2 rows updated in t"
+    assert len(places() - before) == 2
+    assert [repr(row) for row in db.sql("SELECT * FROM t ORDER BY id").rows()] == [
+        "(1, 7, 0.0, 'x')", "(2, None, nan, None)", "(3, None, 0.0, None)"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "condition",
     ["id > 4711", "id = 4711 OR a = 3", "id = a", "abs(id) = 4711", "NOT id = 4711", "id IN (SELECT id FROM t)"],

@@ -56,7 +56,7 @@ _SPARK = {
 }
 
 
-ROW_GROUP = 65_536
+ROW_GROUP = 32_768
 """Rows that lie together in a file: enough for a scan, and few enough to read one of them."""
 
 

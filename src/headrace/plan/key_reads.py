@@ -13,11 +13,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from headrace.plan.exprs import Call, Cast, Column, Expr, Literal, conjuncts
-from headrace.plan.nodes import Filter, Leaf, Node, walk_plan
+from headrace.plan.exprs import Call, Cast, Column, Expr, Literal, SparkExpr, conjuncts, walk
+from headrace.plan.exprs import columns as uses
+from headrace.plan.nodes import Filter, Join, Leaf, Node, Project, UnionAll, Values, walk_plan
 from headrace.plan.refs import Ref, TableRef
 
 MOST = 10_000
@@ -76,3 +79,62 @@ def _is_constant(expr: Expr) -> bool:
     while isinstance(expr, Cast) or (isinstance(expr, Call) and expr.fn == "negative"):
         expr = expr.children[0]
     return isinstance(expr, Literal)
+
+
+@dataclass(frozen=True)
+class KeysJoined:
+    """A plan whose rows are all keys of a table that some other plan can use rows of."""
+
+    ref: TableRef
+    keys: Node
+
+
+def keys_joined(root: Node) -> list[KeysJoined]:
+    """Tables that a plan reads once, and compares by their whole key with what is cheap to read twice."""
+    edges = Counter(child.ref for node in walk_plan(root) for child in node.children if isinstance(child, Leaf))
+    found = []
+    for node in walk_plan(root):
+        if isinstance(node, Join):
+            sides = [(node.right, node.left)] if node.kind in ("inner", "left", "semi", "anti") else []
+            if node.kind in ("inner", "semi"):
+                sides.append((node.left, node.right))
+            for side, other in sides:
+                leaf, columns = _scanned(side)
+                if leaf is not None and isinstance(leaf.ref, TableRef) and edges[leaf.ref] == 1 and _is_cheap(other):
+                    keys = _joined(leaf, columns, node.condition, other)
+                    found += [KeysJoined(leaf.ref, keys)] if keys is not None else []
+    return found
+
+
+def _scanned(node: Node) -> tuple[Leaf | None, Mapping[int, str]]:
+    """The one leaf that a side of a join filters and picks columns of, and what it calls them by their ids."""
+    if isinstance(node, Leaf):
+        return node, {c.id: f for f, c in zip(node.fields, node.scanned, strict=True)}
+    if not isinstance(node, Filter | Project):
+        return None, {}
+    leaf, below = _scanned(node.child)
+    if isinstance(node, Filter):
+        return leaf, below
+    return leaf, {c.id: below[e.id] for c, e in node.exprs if isinstance(e, Column) and e.id in below}
+
+
+def _joined(leaf: Leaf, columns: Mapping[int, str], condition: Expr, other: Node) -> Node | None:
+    ids = {c.id for c in other.output}
+    types = dict(zip(leaf.fields, (c.type for c in leaf.scanned), strict=True))
+    equal: dict[str, Expr] = {}
+    for part in conjuncts(condition):
+        if isinstance(part, Call) and part.fn in ("=", "<=>"):
+            for column, value in (part.args, part.args[::-1]):
+                if isinstance(column, Column) and column.id in columns and {c.id for c in uses(value)} <= ids:
+                    equal.setdefault(columns[column.id], value)
+    if not leaf.key or not equal.keys() >= set(leaf.key) or any(equal[k].type != types[k].plain for k in leaf.key):
+        return None
+    return Project(other, tuple((Column.fresh(k, equal[k].type), equal[k]) for k in leaf.key))
+
+
+def _is_cheap(node: Node) -> bool:
+    exprs = [*(e for _, e in node.exprs)] if isinstance(node, Project) else []
+    exprs += [node.condition] if isinstance(node, Filter) else []
+    plain = isinstance(node, Leaf | Filter | Project | Values | UnionAll)
+    opaque = any(isinstance(e, SparkExpr) for expr in exprs for e in walk(expr))
+    return plain and not opaque and all(map(_is_cheap, node.children))

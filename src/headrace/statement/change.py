@@ -112,7 +112,7 @@ class Changer:
         table = self._table(statement.target.name, statement.target.position)
         plan = self._updating(table, statement.target, statement.assignments, statement.where)
         with storing(), self._identified(table):
-            (found,) = self._reader.rows_together([plan])
+            (found,) = self._reader.rows_together([plan], changes=True)
         change = self.updated(table, statement.assignments, found)
         changing.commit(self._runtime, table, change, f"UPDATE {table.name}")
         return Changed(table.name, updated=found.num_rows)
@@ -123,8 +123,9 @@ class Changer:
             return self._all_gone(table)
         plan = self._deleting(table, statement.target, statement.where)
         with self._identified(table):
-            (found,) = self._reader.rows_together([plan])
-        changing.commit(self._runtime, table, deleted(table, found), f"DELETE FROM {table.name}")
+            (found,) = self._reader.rows_together([plan], changes=True)
+        change = deleted(table, found, self.needed(table))
+        changing.commit(self._runtime, table, change, f"DELETE FROM {table.name}")
         return Changed(table.name, deleted=found.num_rows)
 
     def _all_gone(self, table: Table) -> Changed:
@@ -139,7 +140,7 @@ class Changer:
         merging = _Merging(self, table, statement)
         plans = merging.plans()
         with storing(), self._identified(table):
-            found = self._reader.rows_together([plan for _, plan in plans])
+            found = self._reader.rows_together([plan for _, plan in plans], changes=True)
         change, done = TableChange.nothing(table), {"update": 0, "delete": 0, "insert": 0}
         for (clause, _), rows in zip(plans, found, strict=True):
             if clause is None:
@@ -160,15 +161,20 @@ class Changer:
         return self.query(table, c.select(self.new_values(table, target, assignments), target.item, where), assignments)
 
     def _deleting(self, table: Table, target: c.Target, where: exp.Expr | None) -> Node:
-        return self.query(table, c.select(self.old_values(table, target), target.item, where), ())
+        return self.query(table, c.select(self.old_values(target, self.needed(table)), target.item, where), ())
 
-    def old_values(self, table: Table, target: c.Target) -> list[exp.Expr]:
-        return [*c.places(target), *(c.column_of(target.alias, f.name) for f in table.columns)]
+    def needed(self, table: Table) -> list[str]:
+        """The columns of rows that go whose values somebody needs: whoever follows the table, or else its index."""
+        followed = self._runtime.is_followed(table) or table.keep_changes is not None
+        return [f.name for f in table.columns if followed or f.name in table.primary_key]
+
+    def old_values(self, target: c.Target, columns: Sequence[str]) -> list[exp.Expr]:
+        return [*c.places(target), *(c.column_of(target.alias, name) for name in columns)]
 
     def new_values(self, table: Table, target: c.Target, assignments: Sequence[c.Assignment]) -> list[exp.Expr]:
         """Places, old values, then what is assigned."""
         given = [c.named(a.value, f"__new{i}") for i, a in enumerate(assignments) if a.value is not None]
-        return [*self.old_values(table, target), *given]
+        return [*self.old_values(target, [f.name for f in table.columns]), *given]
 
     def query(self, table: Table, tree: exp.Select, assignments: Sequence[c.Assignment]) -> Node:
         """The plan of such a query; assigned values, which come last, in the types of their columns."""
@@ -206,7 +212,8 @@ class Changer:
     def updated(self, table: Table, assignments: Sequence[c.Assignment], found: pa.Table) -> TableChange:
         """The change that an update's rows say."""
         new = self.assigned(table, assignments, found, 2 + len(table.columns))
-        return TableChange(found.select([0, 1]), _old(table, found), self._new_rows(table, new))
+        old = _old(found, [f.name for f in table.columns])
+        return TableChange(found.select([0, 1]), old, self._new_rows(table, new))
 
     def assigned(self, table: Table, assignments: Sequence[c.Assignment], found: pa.Table, before: int) -> pa.Table:
         """The new rows: assigned values, which are last in what was found, and old ones for the other columns."""
@@ -254,10 +261,10 @@ class Changer:
             return changing.count(snapshot, table)
 
 
-def deleted(table: Table, found: pa.Table) -> TableChange:
-    """The change that a delete's rows say."""
+def deleted(table: Table, found: pa.Table, columns: Sequence[str]) -> TableChange:
+    """The change that a delete's rows say: places, and values of some columns."""
     none = pa.table({f.name: pa.array([], f.type.arrow) for f in table.columns})
-    return TableChange(found.select([0, 1]), _old(table, found), none)
+    return TableChange(found.select([0, 1]), _old(found, columns), none)
 
 
 def _once(found: pa.Table) -> pa.Table:
@@ -268,8 +275,8 @@ def _once(found: pa.Table) -> pa.Table:
     return found if len(first) == found.num_rows else found.take(first)
 
 
-def _old(table: Table, found: pa.Table) -> pa.Table:
-    return found.select(range(2, 2 + len(table.columns))).rename_columns([f.name for f in table.columns])
+def _old(found: pa.Table, columns: Sequence[str]) -> pa.Table:
+    return found.select(range(2, 2 + len(columns))).rename_columns(list(columns))
 
 
 class _Merging:
@@ -338,7 +345,7 @@ class _Merging:
     def change(self, clause: c.Clause, found: pa.Table) -> TableChange:
         assignments = self._assignments(clause)
         if clause.action == "delete":
-            return deleted(self._table, found)
+            return deleted(self._table, found, [f.name for f in self._table.columns])
         if clause.action == "update":
             return self._changer.updated(self._table, assignments, found)
         new = self._changer.assigned(self._table, assignments, found, 0)

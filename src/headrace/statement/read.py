@@ -192,12 +192,17 @@ class QueryReader:
         """The rows of a plan that reads no stream, as of now."""
         return self._finished(plan)
 
-    def rows_together(self, plans: Sequence[Node], over: Kept | None = None) -> list[pa.Table]:
-        """The rows of plans that read no stream, all as of one snapshot; states are those of one kept relation."""
+    def rows_together(
+        self, plans: Sequence[Node], over: Kept | None = None, *, changes: bool = False
+    ) -> list[pa.Table]:
+        """The rows of plans that read no stream, all as of one snapshot; states are those of one kept relation.
+
+        ``changes`` if they say which rows of a table change.
+        """
         each = []
         for plan in plans:
             whole, drawings = lifted(self._runtime, plan)
-            part = query.Prepared(self._runtime, whole)
+            part = query.Prepared(self._runtime, whole, changes=changes)
             kept = self._kept_of((part, *(d.child for d in drawings)))
             each.append(_Planned(self._catalog.version, part, kept, None, drawings=drawings))
         refresh(self._runtime, [table for planned in each for table in self._file_tables(planned)])

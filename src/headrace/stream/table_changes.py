@@ -67,8 +67,15 @@ class TableChanges:
 
     def of(self, table: Table, parts: Parts) -> TableHanding:
         """What a change leaves for those who follow the table; read only if there are any. Hold ``tables_lock``."""
-        fed = [kept for kept in self._keeper.fed(table, self._runtime.catalog) if kept.stages(table)]
+        fed = self._followers(table)
         return TableHanding(self._keeper, fed, self.state_rows(table, fed, parts) if fed else {})
+
+    def is_followed(self, table: Table) -> bool:
+        """Whether anything follows the table. Hold ``tables_lock``."""
+        return bool(self._followers(table))
+
+    def _followers(self, table: Table) -> list[Kept]:
+        return [kept for kept in self._keeper.fed(table, self._runtime.catalog) if kept.stages(table)]
 
     def state_rows(self, table: Table, fed: Sequence[Kept], parts: Parts) -> StateRows:
         stream = signed_stream(table)

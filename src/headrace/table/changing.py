@@ -42,7 +42,7 @@ class TableChange:
     places: pa.Table
     """The ``__file`` and ``__row`` of each row that goes."""
     old: pa.Table
-    """Those rows."""
+    """Those rows: all columns if the table is followed, else at least its primary key."""
     new: pa.Table
     """Rows that come."""
     files: Sequence[NewFile] = ()
@@ -76,9 +76,10 @@ class TableChange:
 
     def also(self, other: TableChange) -> TableChange:
         """Both."""
+        both = [name for name in self.old.column_names if name in other.old.column_names]
         return TableChange(
             _joined([self.places, other.places.rename_columns([FILE, ROW])]),
-            _joined([self.old, other.old]),
+            _joined([self.old.select(both), other.old.select(both)]),
             _joined([self.new, other.new]),
             (*self.files, *other.files),
             self.all_go or other.all_go,
@@ -86,6 +87,8 @@ class TableChange:
 
     def net(self, runtime: Runtime, table: Table) -> TableChange:
         """The same, without the rows at hand that would go and come again."""
+        if self.old.num_columns < len(table.columns):
+            return replace(self, is_net=True)  # nobody asks for more than places
         alone = not (self.all_go and (self.new.num_rows or self.files)) and not (self.old.num_rows and self.files)
         found = cancelled(runtime, table, self.old, self.new)
         if found is None:

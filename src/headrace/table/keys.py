@@ -59,7 +59,7 @@ def held(runtime: Runtime, snapshot: Snapshot, table: Table, *, make: bool = Tru
         found = indexes.exact(table.number, epoch)
     if found is not None or not make or runtime.store.batch is not None:
         return found  # what a batch has changed may come to nothing
-    rows = _rows(snapshot, table)
+    rows = rows_at_most(snapshot, table)
     if (
         not all(map(is_key, types_of(table)))
         or not _is_due(runtime, table, rows)
@@ -84,7 +84,7 @@ def _is_due(runtime: Runtime, table: Table, rows: int) -> bool:
         return rows <= SMALL or indexes.asked[table.number] > 1
 
 
-def _rows(snapshot: Snapshot, table: Table) -> int:
+def rows_at_most(snapshot: Snapshot, table: Table) -> int:
     """At least as many rows as the table has."""
     return snapshot.rows(table.number) + sum(s.rows for s in snapshot.manifest(table.number))
 
@@ -103,6 +103,11 @@ def _made(runtime: Runtime, snapshot: Snapshot, table: Table, rows: int) -> Held
     return made
 
 
+def can_have(table: Table) -> bool:
+    """Whether a table can have an index."""
+    return table.files is None and bool(table.primary_key) and all(map(is_key, types_of(table)))
+
+
 def types_of(table: Table) -> list[Type]:
     """The types of a primary key."""
     return [field.type for name in table.primary_key for field in table.columns if field.name == name]
@@ -113,7 +118,7 @@ def why_none(runtime: Runtime, snapshot: Snapshot, table: Table) -> str | None:
     others = [field.type.sql for field in table.columns if field.name in table.primary_key and not is_key(field.type)]
     if others:
         return f"no index over keys of type {others[0]}"
-    if table.number in runtime.indexes.held or bytes_for(_rows(snapshot, table)) <= runtime.indexes.room():
+    if table.number in runtime.indexes.held or bytes_for(rows_at_most(snapshot, table)) <= runtime.indexes.room():
         return None
     return "no memory for an index (state_memory)"
 
@@ -134,6 +139,11 @@ def hashes_asked(table: Table, keys: Keys, zone: str) -> Array:
     types = types_of(table)
     arrays = [_constants([key[i] for key in keys], type, zone) for i, type in enumerate(types)]
     return np.unique(hashes_of(types, pa.table(arrays, names=list(table.primary_key))))
+
+
+def hashes_given(table: Table, given: pa.Table) -> Array:
+    """The hashes of keys in a table's columns."""
+    return np.unique(hashes_of(types_of(table), given))
 
 
 def _constants(values: Sequence[Expr], type: Type, zone: str) -> pa.ChunkedArray:
@@ -210,6 +220,7 @@ def _footer(file: Path) -> tuple[pq.FileMetaData, Array]:
     return footer, np.concatenate(([0], np.cumsum(sizes)))
 
 
+_BATCH = 4_096
 _VALUE, _SKIPPED = 10, 2
 """About the nanoseconds that decoding a value takes here, and passing by a row takes the native engine."""
 
@@ -224,9 +235,16 @@ def _read(file: Path, rows: Array, fields: Sequence[str]) -> pa.Table | None:
     parts = []
     with open_parquet(file, footer) as read:
         for group in groups.tolist():
-            here = rows[(rows >= starts[group]) & (rows < starts[group + 1])]
-            part = read.read_row_group(group, columns=list(fields)).take(pa.array(here - starts[group]))
-            parts.append(part.append_column(ROW_NUMBER, pa.array(here)))
+            here = np.sort(rows[(rows >= starts[group]) & (rows < starts[group + 1])])
+            at = int(starts[group])
+            for batch in read.iter_batches(_BATCH, row_groups=[group], columns=list(fields), use_threads=False):
+                inside = here[(here >= at) & (here < at + len(batch))]
+                if len(inside):
+                    part = pa.Table.from_batches([batch]).take(pa.array(inside - at))
+                    parts.append(part.append_column(ROW_NUMBER, pa.array(inside)))
+                at += len(batch)
+                if at > here[-1]:
+                    break  # what comes after the last of them is not decoded
     return pa.concat_tables(parts)
 
 
@@ -340,7 +358,7 @@ def entering(runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone) -
         before = touched(glance, table)
     with indexes.following(number, before) as following:
         found = Entering(table, following, came)
-        if table.primary_key and all(map(is_key, types_of(table))):
+        if can_have(table):
             if came and not gone.all:
                 _make(runtime, table, before)
             with indexes.changed:
@@ -355,7 +373,10 @@ def _make(runtime: Runtime, table: Table, epoch: int) -> None:
     indexes = runtime.indexes
     with indexes.changed:
         index = indexes.held.get(table.number)
-    if index is None or index.epoch != epoch:
+        if index is not None and index.epoch != epoch:
+            del indexes.held[table.number]  # a rewrite gave rows other places
+            index = None
+    if index is None:
         with runtime.store.read() as snapshot, suppress(Newer):
             held(runtime, snapshot, table)
 

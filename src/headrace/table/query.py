@@ -7,7 +7,7 @@ its rows stand in for it, the same rows however often the query names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,10 +27,10 @@ from headrace.engine.plan_sql import native_plan, why_not_native
 from headrace.engine.spark import run_plan
 from headrace.errors import DataError, ExecutionError, HeadraceError
 from headrace.plan.exprs import Column
-from headrace.plan.key_reads import keys_asked
+from headrace.plan.key_reads import keys_asked, keys_joined
 from headrace.plan.nodes import ONE_ROW, Leaf, Node, Project
 from headrace.plan.nodes import leaves as leaves_of
-from headrace.plan.refs import LogRef, Ref, VersionRef
+from headrace.plan.refs import LogRef, Ref, TableRef, VersionRef
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.store.format import microseconds
@@ -74,8 +74,10 @@ class Prepared:
     Plans are values, so this is worked out once however often the plan runs.
     """
 
-    def __init__(self, runtime: Runtime, plan: Node) -> None:
+    def __init__(self, runtime: Runtime, plan: Node, *, changes: bool = False) -> None:
+        """``changes`` if it says which rows change: rows of few keys, whatever it joins them with."""
         self.plan = plan
+        self._changes = changes
         self.scans = leaves_of(plan)
         self.schema = pa.schema([pa.field(c.name, c.type.arrow if c.type.is_held else pa.null()) for c in plan.output])
         self.by_spark = False
@@ -98,6 +100,12 @@ class Prepared:
                 with suppress(NotNative, duckdb.Error, pa.ArrowException):
                     found[ref] = keys.hashes_asked(table, wanted, self._runtime.settings.time_zone)
         return found
+
+    @cached_property
+    def keys_joined(self) -> Sequence[tuple[Ref, Prepared]]:
+        """The plans of keys of tables it compares with what is cheap to read, for a plan of what changes."""
+        found = keys_joined(self.plan) if self._changes else []
+        return [(one.ref, Prepared(self._runtime, one.keys)) for one in found]
 
     @cached_property
     def renamed_scan(self) -> tuple[Leaf, list[str]] | None:
@@ -204,11 +212,11 @@ def _by_key(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Le
     """The same with the rows of tables that the plan reads by key, where they are found so."""
     sql: dict[Ref, str] = {}
     named: dict[str, pa.Table] = {}
-    for ref, hashes in prepared.keys_asked.items():
+    for ref, hashes in _hashes(runtime, snapshot, prepared, leaves):
         scans = [scan for scan in prepared.scans if scan.ref == ref]
-        table = _table(runtime, scans[0])
-        if ref in leaves.arrow or ref in leaves.live or ref in leaves.sql or table.files is not None:
+        if ref in sql or ref in leaves.arrow or ref in leaves.live or ref in leaves.sql:
             continue
+        table = _table(runtime, scans[0])
         wanted = {f for scan in scans for f in scan.fields}
         fields = [c.name for c in table.columns if c.name in wanted]
         try:
@@ -219,6 +227,27 @@ def _by_key(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Le
             sql[ref] = found.sql
             named |= found.named
     return replace(leaves, sql={**leaves.sql, **sql}, named={**leaves.named, **named}) if sql else leaves
+
+
+def _hashes(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> Iterator[tuple[Ref, Array]]:
+    """Tables of whose rows a plan needs those of some keys, and the hashes of these."""
+    yield from prepared.keys_asked.items()
+    for ref, wanted in prepared.keys_joined:
+        table = runtime.catalog.table_at(ref.number) if isinstance(ref, TableRef) else None
+        if table is None or not keys.can_have(table) or wanted.choice.place is not Place.NATIVE:
+            continue
+        try:
+            given = _run_native(runtime, snapshot, wanted, leaves)
+        except (NativeCannot, HeadraceError):
+            # The plan itself says what is wrong, if it comes to that, in a snapshot that this has not broken.
+            prepared.keys_joined = ()
+            raise Again from None
+        if given.num_rows * _MANY <= keys.rows_at_most(snapshot, table):
+            yield ref, keys.hashes_given(table, given)
+
+
+_MANY = 8
+"""A scan takes no longer than to find one row of so many by key."""
 
 
 def _run(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
