@@ -17,11 +17,13 @@ from sqlglot import exp
 from test_binder import CATALOG, NoSpark
 
 import headrace.sql
+from headrace.catalog import Table
 from headrace.engine.plan_sql import native_plan, quote_native
 from headrace.errors import HeadraceError
-from headrace.plan.nodes import Node
+from headrace.plan.nodes import Leaf, Node
 from headrace.sql.binder import Binder
 from headrace.sql.grammar import Opaque, parse_query
+from headrace.types import INT, Field
 from made_statements import Made
 
 STATEMENTS = [
@@ -63,6 +65,8 @@ STATEMENTS = [
     "SELECT a FROM s WHERE EXISTS (SELECT 1 FROM t WHERE e = s.b) AND a IN (SELECT a FROM t)",
     "SELECT a FROM s WHERE a > (SELECT max(a) FROM t)",
     "SELECT at + INTERVAL 1 DAY, at - INTERVAL '1 2' DAY TO HOUR FROM clock",
+    "SELECT x.a FROM h VERSION AS OF 17 AS x",
+    "SELECT a FROM h TIMESTAMP AS OF '2026-01-01'",
 ]
 MEANS_NOTHING = {("Identifier", "quoted"), ("Values", "with_")}
 """A name is a name, and plain values name nothing."""
@@ -82,10 +86,20 @@ SPARKS = {
 """What goes to Spark as it was written, wherever it stands (and what only stands in such a thing)."""
 
 
+KNOWN = CATALOG.with_relation(Table("h", (Field("a", INT),), keep_changes=1))
+
+
+class Asked:
+    """Who asks now, so that versions may be named; nothing here asks for the schema ``headrace``."""
+
+    def scan(self, name: str, args: object, position: object) -> Leaf:
+        raise AssertionError(name)
+
+
 def plan_of(tree: exp.Expr) -> str:
     """The plan as native text, its columns numbered anew."""
-    plan: Node = Binder(CATALOG, NoSpark()).query(tree)
-    text = native_plan(plan, lambda scan: quote_native(scan.relation))
+    plan: Node = Binder(KNOWN, NoSpark(), Asked()).query(tree)
+    text = native_plan(plan, lambda scan: quote_native(f"{scan.relation} {scan.ref}"))
     numbers: dict[str, str] = {}
     fresh = count()
     text = re.sub(r"\b([a-z]+)(\d+)\b", lambda m: numbers.setdefault(m[0], f"{m[1]}_{next(fresh)}"), text)

@@ -29,7 +29,7 @@ from headrace.spark.changes import Chain
 from headrace.spark.source import HeadraceSource
 from headrace.statement import upkeep
 from headrace.store import transaction
-from headrace.table import query, rewriting
+from headrace.table import net, query, rewriting
 from headrace.table import rows as tables
 from profiles import examples
 
@@ -124,6 +124,7 @@ Do = tuple[Step, Rows, int, str]
 @settings(max_examples=examples(12))
 @given(
     keyed=st.booleans(),
+    few=st.sampled_from([0, net.FEW]),
     source=ROWS,
     todo=st.lists(
         st.tuples(
@@ -133,10 +134,11 @@ Do = tuple[Step, Rows, int, str]
         max_size=7,
     ),
 )
-def test_every_kept_version_is_what_a_list_was(keyed: bool, source: Rows, todo: list[Do]) -> None:
+def test_every_kept_version_is_what_a_list_was(keyed: bool, few: int, source: Rows, todo: list[Do]) -> None:
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as folder:
         patched.setattr(tables, "TAIL_ROWS", 5)
         patched.setattr(rewriting, "TOGETHER", 3)
+        patched.setattr(net, "FEW", few)
         clock, path = Clock(patched), Path(folder) / "db"
         db = headrace.connect(path, engine="native")
         try:
@@ -220,7 +222,11 @@ def test_rows_are_told_apart_by_all_that_can_be_seen_of_them(choices: list[list[
         check(db, versions, first)
 
 
-def test_an_update_to_another_zero_is_a_change_and_one_to_the_same_nan_is_none(db: Database) -> None:
+@pytest.mark.parametrize("few", [0, net.FEW])
+def test_an_update_to_another_zero_is_a_change_and_one_to_the_same_nan_is_none(
+    db: Database, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net, "FEW", few)
     db.sql("CREATE TABLE t (id INT, d DOUBLE) WITH (keep_changes = '1 day')")
     db.sql("CREATE TABLE z (id INT, d DOUBLE)")
     db.insert("t", [(1, 0.0), (2, NAN), (3, None)])
@@ -345,6 +351,18 @@ def test_a_rewrite_that_finds_no_room_changes_nothing_and_is_tried_again(tmp_pat
             assert db.sql("SELECT count(*), sum(id) FROM t").rows() == [(left[0][0] - 1, left[0][1] - 31)]
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_query_of_a_stream_joins_a_version(db: Database) -> None:
+    db.sql("CREATE TABLE t (id INT, name STRING) WITH (keep_changes = '1 day')")
+    db.sql("INSERT INTO t VALUES (1, 'old')")
+    old = epoch_of(db)
+    db.sql("UPDATE t SET name = 'new'")
+    db.sql("CREATE STREAM s (id INT) WITH (capacity = 100, timeout = '300 milliseconds')")
+    db.insert("s", [(1,), (2,)])
+    text = f"SELECT s.id, t.name FROM s@OLDEST JOIN t VERSION AS OF {old} AS t ON t.id = s.id"
+    assert db.sql(text).rows() == [(1, "old")]
+    assert "build side" in str(db.sql(f"EXPLAIN {text}")) and "of t," in str(db.sql(f"EXPLAIN {text}"))
 
 
 def test_versions_in_joins_subqueries_and_statements_that_change_tables(db: Database) -> None:

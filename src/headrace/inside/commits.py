@@ -1,4 +1,4 @@
-"""``headrace.epochs``, ``headrace.versions``, ``headrace.failures``: commits, what is kept, what failed after."""
+"""``headrace.epochs``, ``headrace.versions``, ``headrace.failures``: commits, what is kept of them, what failed."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from typing import Literal as Choice
 from typing import TypeGuard
 
 from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
-from headrace.plan.refs import KeptRef, Ref, RelationRef, StreamRef, TableRef
+from headrace.plan.refs import KeptRef, LogRef, Ref, RelationRef, StreamRef, TableRef, VersionRef
 from headrace.types import BOOLEAN, INT, Schema
 
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
@@ -446,8 +446,8 @@ def reads_ungrouped(node: Node) -> bool:
 
 
 def tables_in(node: Node) -> set[str]:
-    """The tables a plan reads."""
-    return {leaf.relation for leaf in leaves(node, TableRef)}
+    """The tables a plan reads, as they are or were."""
+    return {leaf.relation for leaf in leaves(node, TableRef, VersionRef, LogRef)}
 
 
 def kept_in(node: Node) -> set[str]:

@@ -487,7 +487,7 @@ class Grammar(Expressions):
             given = self.made_number()
         else:
             self.fail("a version: a whole number")
-        return self.made(exp.Version(this=kind[word], kind="AS OF", expression=given), start)
+        return self.made(exp.Version(this=kind[word], expression=given), start)
 
     def made_number(self) -> exp.Literal:
         """The whole number that is next."""

@@ -34,12 +34,12 @@ def version_scan(relation: Relation, version: exp.Version, analyzer: Analyzer, *
         )
     if not isinstance(relation, Table) or relation.keep_changes is None:
         raise no_history(relation, said, position)
-    ref = VersionRef(relation.name, relation.number, position=position)
     given = version.expression
-    if version.this == "TIMESTAMP":
-        ref = VersionRef(relation.name, relation.number, moment=_moment(given, analyzer), position=position)
-    else:
+    if version.this == "VERSION":
         ref = VersionRef(relation.name, relation.number, version=_number(given), position=position)
+    else:
+        assert version.this == "TIMESTAMP"
+        ref = VersionRef(relation.name, relation.number, moment=_moment(given, analyzer), position=position)
     return Leaf.of(ref, relation.columns, relation.primary_key)
 
 

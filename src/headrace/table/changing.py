@@ -150,7 +150,7 @@ class TableChange:
             yield from (conform(chunk, wanted) for chunk in chunked(batches))
 
 
-def _all_but(count: int, numbers: pa.ChunkedArray) -> pa.Array:
+def _all_but(count: int, numbers: pa.Array) -> pa.Array:
     """The numbers of rows that are not among these."""
     left = np.ones(count, bool)
     left[numbers.to_numpy()] = False

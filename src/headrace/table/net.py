@@ -9,10 +9,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 from headrace.base.native import native_query
+from headrace.base.values import python_values
 from headrace.catalog import Table
 from headrace.engine.plan_sql import quote_native
 from headrace.runtime import Runtime
 from headrace.types import Field, Schema
+
+FEW = 64
+"""Rows that are compared sooner than the native engine has begun."""
 
 
 def names_of(columns: Schema) -> str:
@@ -53,6 +57,8 @@ def cancelled(runtime: Runtime, table: Table, old: pa.Table, new: pa.Table) -> t
     """The numbers of rows of the old and of the new that are equal, one for one; None if there are none."""
     if not (old.num_rows and new.num_rows):
         return None
+    if max(old.num_rows, new.num_rows) <= FEW:
+        return _of_few(old, new)
     columns = tuple(Field(f"c{i}", f.type) for i, f in enumerate(table.columns))
     names = names_of(columns)
     old, new = (rows.rename_columns([f.name for f in columns]) for rows in (old, new))
@@ -80,7 +86,21 @@ def cancelled(runtime: Runtime, table: Table, old: pa.Table, new: pa.Table) -> t
             f"JOIN ({numbered('new_rows')}) AS n ON {same(columns, 'o', 'n')} AND o.__nth = n.__nth",
             {"old_rows": _with_numbers(old), "new_rows": _with_numbers(new)},
         )
-    return (pairs.column("old"), pairs.column("new")) if pairs.num_rows else None
+    old_at, new_at = (column.combine_chunks() for column in pairs.columns)
+    return (old_at, new_at) if pairs.num_rows else None
+
+
+def _of_few(old: pa.Table, new: pa.Table) -> tuple[pa.Array, pa.Array] | None:
+    waiting: dict[str, list[int]] = {}
+    for i, row in enumerate(_texts(old)):
+        waiting.setdefault(row, []).append(i)
+    pairs = [(waiting[row].pop(), i) for i, row in enumerate(_texts(new)) if waiting.get(row)]
+    return (pa.array([i for i, _ in pairs]), pa.array([i for _, i in pairs])) if pairs else None
+
+
+def _texts(rows: pa.Table) -> list[str]:
+    """What Python prints of each row: it prints no two values alike that differ."""
+    return list(map(repr, zip(*map(python_values, rows.columns), strict=True)))
 
 
 def _with_numbers(rows: pa.Table) -> pa.Table:
