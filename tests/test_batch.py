@@ -300,7 +300,7 @@ def test_a_batch_is_one_epoch_that_says_what_it_did(db: Database) -> None:
     with db.runtime.store.read() as snapshot:
         before = snapshot.epoch
     with db.batch() as batch:
-        for n in range(3):
+        for n in range(1, 4):
             db.sql(f"UPDATE t SET a = a + {n} WHERE id = 1")
         db.insert("s", [(1, 1)])
         assert batch.epoch is None

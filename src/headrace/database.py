@@ -58,7 +58,7 @@ from headrace.sql.upkeep import Optimize, Vacuum
 from headrace.statement.alter import Alterer
 from headrace.statement.apply import Applied, Applier
 from headrace.statement.batch import Batch, seconds_of
-from headrace.statement.captured import How
+from headrace.statement.captured import Told
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
 from headrace.statement.explain import describe, explain
@@ -88,7 +88,7 @@ _IN_BATCH = (s.Query, s.Insert, s.Copy, s.Explain, s.Show, s.Describe, Update, D
 """The statements that may be parts of a batch."""
 T = TypeVar("T")
 _PATIENCE = 5.0
-"""How many seconds close() waits for statements of other threads."""
+"""Told many seconds close() waits for statements of other threads."""
 
 
 @public
@@ -279,9 +279,9 @@ class Database:
         the table; what the changes do not have is NULL. With ``ignore_null_updates`` NULL leaves a column as it is.
         ``tombstones`` says for how long deletes are remembered (``'30 days'``), for ever by default.
         """
-        given = {k: v for k, v in locals().items() if k in How.__dataclass_fields__}
+        given = {k: v for k, v in locals().items() if k in Told.__dataclass_fields__}
         with self.in_use():
-            how = How.of(given)
+            how = Told.of(given)
             table = self._applied_to(text_given(name, "the name of a table"))
             if not (is_frame(data) and data.isStreaming):
                 return self._applier.apply(table, data, how, initial)

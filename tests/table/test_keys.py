@@ -411,7 +411,7 @@ def test_what_is_committed_while_an_index_is_made_is_in_it(db: Database, monkeyp
     db.runtime.indexes.held.clear()
     made = keys._made
 
-    def slow(*given: Any) -> key_index.Held:
+    def slow(*given: Any) -> key_index.HeldIndex:
         found = made(*given)
         with monkeypatch.context() as patched:  # the same thread: nobody else may make one meanwhile
             patched.setattr(keys, "held", lambda *given, **named: None)

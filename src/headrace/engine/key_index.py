@@ -207,7 +207,7 @@ class KeyIndex:
 
 
 @dataclass
-class Held:
+class HeldIndex:
     """An index over a table's rows as of an epoch. A place is a segment's number and the row's there, or below 0."""
 
     epoch: int
@@ -242,7 +242,7 @@ class Move:
     rows: Array
     comes: bool
 
-    def into(self, held: Held) -> None:
+    def into(self, held: HeldIndex) -> None:
         places = held.places(self.file, self.rows)
         if self.comes:
             held.index.enter(self.hashes, places)
@@ -261,7 +261,7 @@ class Following:
     epoch: int | None = None
     """The commit's."""
 
-    def into(self, held: Held) -> bool:
+    def into(self, held: HeldIndex) -> bool:
         """Make the change, if the index is of the epoch before."""
         if self.epoch is None or held.epoch != self.before:
             return False
@@ -278,7 +278,7 @@ class Indexes:
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, HeldIndex] = {}
         self.asked = Counter[int]()
         """How often one was wanted that was not there."""
         self.builds = 0
@@ -299,7 +299,7 @@ class Indexes:
             for number in [n for n in self.held if n not in numbers]:
                 del self.held[number]
 
-    def exact(self, number: int, epoch: int) -> Held | None:
+    def exact(self, number: int, epoch: int) -> HeldIndex | None:
         """The table's index if it is of this epoch, once what is on its way is in. Hold ``changed``.
 
         Raises :class:`Newer` if it is of a later one.
@@ -346,7 +346,7 @@ class Indexes:
             logging.getLogger("headrace").exception("the index of table %s is let go", number)
 
     @contextmanager
-    def building(self, number: int) -> Iterator[Callable[[Held], None]]:
+    def building(self, number: int) -> Iterator[Callable[[HeldIndex], None]]:
         """Make one, and hand it over; what is committed meanwhile is entered then."""
         with self.changed:
             if number in self._building:
@@ -358,7 +358,7 @@ class Indexes:
             with self.changed:
                 del self._building[number]
 
-    def _built(self, number: int, held: Held) -> None:
+    def _built(self, number: int, held: HeldIndex) -> None:
         with self.changed:
             for following in self._building[number]:
                 if following.before >= held.epoch:

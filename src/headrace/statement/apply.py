@@ -22,7 +22,7 @@ from headrace.errors import CatalogError, DataError
 from headrace.input.rows import to_arrow
 from headrace.input.wider import type_of_sequence
 from headrace.runtime import Runtime
-from headrace.statement.captured import Captured, Captures, How, bound, check_table, keys_of
+from headrace.statement.captured import Captured, Captures, Told, bound, check_table, keys_of
 from headrace.statement.load import SentBatch
 from headrace.store import Snapshot, Transaction
 from headrace.table import changing, constraints
@@ -48,7 +48,7 @@ class Applied:
     """Changes with a lower sequence than what was applied to their key before: ignored, or with ``scd=2`` put in their
     place in the history."""
     tombstones: int = 0
-    """How many deleted keys the table now remembers, so that late changes do not bring them back."""
+    """Told many deleted keys the table now remembers, so that late changes do not bring them back."""
 
     @property
     def upserted(self) -> int:
@@ -83,7 +83,7 @@ class Applier:
         self._runtime = runtime
         self._captures = Captures(runtime)
 
-    def apply(self, table: Table, data: Any, how: How, initial: Any = None, batch: SentBatch | None = None) -> Applied:
+    def apply(self, table: Table, data: Any, how: Told, initial: Any = None, batch: SentBatch | None = None) -> Applied:
         """Apply changes, in one epoch; a ``batch`` that is committed already changes nothing."""
         check_table(table, how)
         keys = keys_of(table, how)
@@ -105,7 +105,7 @@ class Applier:
             changing.identify(self._runtime, now)
             return self._apply(now, how, keys, read, begins, batch)
 
-    def begins(self, table: Table, initial: Any, how: How) -> pa.Table | None:
+    def begins(self, table: Table, initial: Any, how: Told) -> pa.Table | None:
         """The rows a table is to begin with, read once and looked at, to be given to each :meth:`apply` of a stream."""
         check_table(table, how)
         keys = keys_of(table, how)
@@ -119,7 +119,7 @@ class Applier:
     def _apply(
         self,
         table: Table,
-        how: How,
+        how: Told,
         keys: Sequence[Field],
         read: Captured,
         begins: Captured | None,
@@ -152,7 +152,7 @@ class Applier:
         table: Table,
         sequences: Sequences,
         is_new: bool,
-        how: How,
+        how: Told,
         outcome: Outcome,
         batch: SentBatch | None,
     ) -> int:
@@ -190,7 +190,7 @@ class Applier:
                 runtime.writer_version = before
         return tombstones
 
-    def _types(self, table: Table, how: How, read: Captured, begins: Captured | None) -> list[pa.DataType]:
+    def _types(self, table: Table, how: Told, read: Captured, begins: Captured | None) -> list[pa.DataType]:
         """The types the sequences of a table are kept in, from the first on."""
         if how.scd == 2:
             return [bound(table, START).type.arrow]
@@ -213,7 +213,7 @@ class Applier:
         table: Table,
         sequences: Sequences,
         keys: Sequence[Field],
-        how: How,
+        how: Told,
         parts: Sequence[Captured],
     ) -> Changes:
         """All changes in one order."""
@@ -244,7 +244,7 @@ class Applier:
         return changes
 
 
-def _check_same(table: Table, sequences: Sequences, keys: Sequence[Field], how: How) -> None:
+def _check_same(table: Table, sequences: Sequences, keys: Sequence[Field], how: Told) -> None:
     """An error unless keys and sequences are as in the calls before."""
     names = {f.id: f.name for f in table.columns}
     if sorted(sequences.keys) != sorted(f.id for f in keys):
@@ -263,7 +263,7 @@ def _check_same(table: Table, sequences: Sequences, keys: Sequence[Field], how: 
         )
 
 
-def _sequence(read: Captured, at: int, type: pa.DataType, how: How) -> pa.ChunkedArray:
+def _sequence(read: Captured, at: int, type: pa.DataType, how: Told) -> pa.ChunkedArray:
     """A column of the changes' sequence, in the type it is kept in."""
     if at >= len(read.sequences):  # the rows a table begins with: before all
         return pa.chunked_array([pa.nulls(len(read.ops), type)])

@@ -51,7 +51,7 @@ _NUMBER = "__headrace_row"
 
 
 @dataclass(frozen=True)
-class How:
+class Told:
     """What a call says of its changes."""
 
     keys: tuple[str, ...] = ()
@@ -67,13 +67,13 @@ class How:
     tombstones: timedelta | None = None
 
     @staticmethod
-    def of(given: Mapping[str, Any]) -> How:
+    def of(given: Mapping[str, Any]) -> Told:
         """The arguments as they were given, checked as far as they say something by themselves."""
         texts = ("op_column", "delete_when", "truncate_when", "format")
         names = ("keys", "sequence_by", "columns", "except_columns")
         found = {name: None if given[name] is None else text_given(given[name], name) for name in texts}
         lists = {name: _names(name, given[name]) for name in names}
-        how = How(**found, **lists, scd=given["scd"], tombstones=_span(given["tombstones"]))  # type: ignore[arg-type]
+        how = Told(**found, **lists, scd=given["scd"], tombstones=_span(given["tombstones"]))  # type: ignore[arg-type]
         how = replace(how, ignore_null_updates=bool(given["ignore_null_updates"]))
         how._check()
         return how
@@ -145,7 +145,7 @@ class Captures:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def snapshot(self, table: Table, given: tuple[pa.Table, Schema], how: How, keys: Sequence[Field]) -> Captured:
+    def snapshot(self, table: Table, given: tuple[pa.Table, Schema], how: Told, keys: Sequence[Field]) -> Captured:
         """The rows a table begins with: inserts before all changes, unless they have a sequence."""
         plain = replace(how, op_column=None, delete_when=None, truncate_when=None, format=None, sequence_by=())
         names = {f.name.lower() for f in given[1]}
@@ -162,7 +162,7 @@ class Captures:
             )
         return read
 
-    def read(self, table: Table, data: Any, how: How, keys: Sequence[Field]) -> Captured:
+    def read(self, table: Table, data: Any, how: Told, keys: Sequence[Field]) -> Captured:
         if how.format == "debezium":
             return self._debezium(table, data, how, keys)
         if is_frame(data) and not how.sequence_by:
@@ -173,7 +173,7 @@ class Captures:
             )
         return replace(self._plain(table, self.given(table, data, how), how, keys), ordered=not is_frame(data))
 
-    def given(self, table: Table, data: Any, how: How) -> tuple[pa.Table, Schema]:
+    def given(self, table: Table, data: Any, how: Told) -> tuple[pa.Table, Schema]:
         """The rows in the types of the table's columns, others as they come."""
         if is_frame(data):
             data, fields = _framed(data, table.columns)
@@ -187,7 +187,12 @@ class Captures:
         return rows if isinstance(rows, pa.Table) else rows.read_all()
 
     def _plain(
-        self, table: Table, given: tuple[pa.Table, Schema], how: How, keys: Sequence[Field], left: Sequence[str] = ()
+        self,
+        table: Table,
+        given: tuple[pa.Table, Schema],
+        how: Told,
+        keys: Sequence[Field],
+        left: Sequence[str] = (),
     ) -> Captured:
         """Changes as rows; columns that are ``left`` out are not asked for."""
         rows, fields = given
@@ -200,7 +205,7 @@ class Captures:
         sequences = tuple(rows.column(names[name.lower()]) for name in how.sequence_by)
         return Captured(_in_table(table, rows, how, keys, [*special, *left]), ops, sequences)
 
-    def _ops(self, table: Table, rows: pa.Table, fields: Schema, how: How) -> Ints:
+    def _ops(self, table: Table, rows: pa.Table, fields: Schema, how: Told) -> Ints:
         """What each row does: as a condition says, else as the operation column does."""
         ops = np.zeros(rows.num_rows, np.int64)
         decided = np.zeros(rows.num_rows, np.bool_)
@@ -232,7 +237,7 @@ class Captures:
         chosen[found.column(0).to_numpy()] = True
         return chosen
 
-    def _debezium(self, table: Table, data: Any, how: How, keys: Sequence[Field]) -> Captured:
+    def _debezium(self, table: Table, data: Any, how: Told, keys: Sequence[Field]) -> Captured:
         given = _messages(data, keys, how.order) if is_frame(data) else self._as_arrow(*widened(data, ()))
         own, zone = _own_columns(table, how), self._runtime.settings.time_zone
         found = debezium.unwrap(given, own, [f.name for f in keys], how.order, zone)
@@ -244,7 +249,7 @@ class Captures:
 # What the arguments mean for a table
 
 
-def check_table(table: Table, how: How) -> None:
+def check_table(table: Table, how: Told) -> None:
     versioned = [name for name in (START, END) if any(f.name.upper() == name for f in table.columns)]
     if how.scd == 1 and len(versioned) == 2:
         raise CatalogError(
@@ -271,13 +276,13 @@ def bound(table: Table, name: str) -> Field:
     return next(f for f in table.columns if f.name.upper() == name)
 
 
-def _own_columns(table: Table, how: How) -> Schema:
+def _own_columns(table: Table, how: Told) -> Schema:
     """The columns that changes may fill."""
     bounds = (START, END) if how.scd == 2 else ()
     return tuple(f for f in table.columns if f.name.upper() not in bounds and how.takes(f.name))
 
 
-def keys_of(table: Table, how: How) -> tuple[Field, ...]:
+def keys_of(table: Table, how: Told) -> tuple[Field, ...]:
     names = how.keys or tuple(k for k in table.primary_key if how.scd == 1 or k.upper() != START)
     if not names:
         raise DataError(
@@ -303,7 +308,7 @@ def _no_column(who: str, name: str, known: Iterable[str]) -> DataError:
     return DataError("UNRESOLVED_COLUMN", f"{who} no column {name}", hint=f"there are {', '.join(known)}")
 
 
-def _in_table(table: Table, rows: pa.Table, how: How, keys: Sequence[Field], special: Sequence[str]) -> pa.Table:
+def _in_table(table: Table, rows: pa.Table, how: Told, keys: Sequence[Field], special: Sequence[str]) -> pa.Table:
     """The rows in the table's columns, as what they do not say is NULL; an error for columns it does not have."""
     known = {f.name.lower() for f in _own_columns(table, replace(how, columns=(), except_columns=()))}
     passed = {name.lower() for name in special}

@@ -287,9 +287,11 @@ class Reading:
         return self.query(f"""
             SELECT epoch, make_timestamptz(moment) AS time, label, what, rows
             FROM book.epochs LEFT JOIN (
-                SELECT epoch, unnest(from_json(changed, '["VARCHAR"]')) AS what, NULL::BIGINT AS rows FROM book.epochs
+                SELECT epoch, what, NULL::BIGINT AS rows FROM (
+                    SELECT epoch, unnest(from_json(changed, '["VARCHAR"]')) AS what FROM book.epochs
+                ) WHERE NOT regexp_matches(what, '{MARKS}')
                 UNION ALL SELECT epoch, what, rows FROM ({COUNTED})
-            ) USING (epoch) WHERE what IS NULL OR NOT regexp_matches(what, '{MARKS}')
+            ) USING (epoch)
         """)
 
     def counts(self, since: datetime | None = None) -> dict[str, int]:

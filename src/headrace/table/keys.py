@@ -26,7 +26,7 @@ from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
 from headrace.engine import key_index
 from headrace.engine.columns import is_key
-from headrace.engine.key_index import Array, Busy, Following, Held, KeyIndex, Move, Newer, bytes_for, hashes_of
+from headrace.engine.key_index import Array, Busy, Following, HeldIndex, KeyIndex, Move, Newer, bytes_for, hashes_of
 from headrace.engine.native_sql import native
 from headrace.engine.plan_sql import quote_native
 from headrace.plan.exprs import Expr, Literal
@@ -52,7 +52,7 @@ def touched(reading: Reading, table: Table) -> int:
     return max(reading.last_change(table.number), reading.rewritten(table.number))
 
 
-def held(runtime: Runtime, snapshot: Snapshot, table: Table, *, make: bool = True) -> Held | None:
+def held(runtime: Runtime, snapshot: Snapshot, table: Table, *, make: bool = True) -> HeldIndex | None:
     """The table's index as of a snapshot, made if need be; None if there is none. Raises ``Newer``."""
     indexes, epoch = runtime.indexes, touched(snapshot, table)
     with indexes.changed:
@@ -89,8 +89,8 @@ def rows_at_most(snapshot: Snapshot, table: Table) -> int:
     return snapshot.rows(table.number) + sum(s.rows for s in snapshot.manifest(table.number))
 
 
-def _made(runtime: Runtime, snapshot: Snapshot, table: Table, rows: int) -> Held:
-    made = Held(touched(snapshot, table), KeyIndex(rows), [path.name for path in snapshot.segments(table.number)])
+def _made(runtime: Runtime, snapshot: Snapshot, table: Table, rows: int) -> HeldIndex:
+    made = HeldIndex(touched(snapshot, table), KeyIndex(rows), [path.name for path in snapshot.segments(table.number)])
     listed = ", ".join(["''", *(literal(file) for file in made.files)])
     names = ", ".join(quote_native(k) for k in table.primary_key)
     source = tables.source(snapshot, table, table.primary_key, placed=True)
@@ -171,7 +171,7 @@ def found(
     runtime: Runtime,
     snapshot: Snapshot,
     table: Table,
-    index: Held,
+    index: HeldIndex,
     hashes: Array,
     fields: Sequence[str],
     *,
@@ -267,7 +267,7 @@ class Entering:
         self._suspects: list[pa.Table] = [part.keys for part in came]
         self._hashes: list[Array] = []
 
-    def judge(self, index: Held | None, gone: Gone) -> None:
+    def judge(self, index: HeldIndex | None, gone: Gone) -> None:
         """Look the new keys up, before any of the change is in. Hold the indexes."""
         self.is_on = True
         self._following.all_go = gone.all
