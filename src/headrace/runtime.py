@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,8 @@ class Runtime:
     tidying: Tidying = field(default_factory=Tidying)
     indexes: Indexes = field(default_factory=Indexes)
     """Where rows of tables are by their primary keys (``table/keys.py``)."""
+    gone: Counter[int] = field(default_factory=Counter)
+    """How many rows of tables' segments were deleted since somebody looked at these."""
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())
     """Hands a table's change on; hold ``tables_lock``."""
     copies: Copies = field(init=False)

@@ -9,12 +9,15 @@ cut back to what open snapshots can still ask about.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from headrace.store.durability import Durability
+
+if TYPE_CHECKING:
+    from headrace.store.reading import Segment
 
 CATALOG = ""
 """The name the catalog itself changes under; no relation may have it."""
@@ -25,7 +28,7 @@ RECENT_ROWS, RECENT_TOTAL, RECENT_FEW = 32_768, 4_000_000, 8_192
 """Appended rows of a relation that are also kept in memory; once all relations have the second, only the third."""
 
 
-MARKS = r"^(rewrite|filling|bareness) of "
+MARKS = r"^(rewrite|filling|bareness|files) of "
 """What the names of notes about a relation begin with, as a pattern: they say how its rows are kept."""
 
 
@@ -42,6 +45,11 @@ def filling_of(relation: str) -> str:
 def bareness_of(relation: str) -> str:
     """The name under which a relation is made without a table of its own."""
     return f"bareness of {relation}"
+
+
+def files_of(relation: str) -> str:
+    """The name under which a relation gets files and loses some."""
+    return f"files of {relation}"
 
 
 class Runs:
@@ -185,6 +193,8 @@ class Ledger:
         self.recent = Recent()
         self.columns: dict[str, frozenset[str]] = {}
         """The columns of segments that were asked for theirs."""
+        self.manifests: dict[str, tuple[int, Sequence[Segment]]] = {}
+        """The files of relations that were asked for theirs, and the epoch since when they are these."""
         self.sound: set[str] = set()
         """Segments whose bytes were found to be those that were written."""
         by_source: dict[str, list[tuple[int, int]]] = {}

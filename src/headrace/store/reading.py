@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from headrace.base.parquet_files import footer_of
 from headrace.errors import StoreError
 from headrace.store.directory import DATABASE, checksum, damaged, fault_of
 from headrace.store.format import COUNTED, identifier, literal
-from headrace.store.ledger import MARKS, Ledger, bareness_of, filling_of, rewrite_of
+from headrace.store.ledger import MARKS, Ledger, bareness_of, files_of, filling_of, rewrite_of
 
 EPOCH_COLUMN = "__epoch"
 """The hidden last column of every stored relation: the epoch a row was written in."""
@@ -217,17 +217,29 @@ class Reading:
         )[0]
         return int(old), int(new + waiting)
 
-    def manifest(self, relation: Stored) -> list[Segment]:
+    def manifest(self, relation: Stored) -> Sequence[Segment]:
         """The relation's segments, oldest first, each checked against its checksum when it is first asked for."""
+        key = key_of(relation)
+        at = self._ledger.last_change(files_of(key), self.epoch)
+        known = self._ledger.manifests.get(key)
+        if known is not None and known[0] == at and self._may_know(key):
+            return known[1]
         found = self._fetch(
             "SELECT file, rows, epoch, bytes, crc FROM book.segments "
-            f"WHERE relation = {literal(key_of(relation))} ORDER BY epoch, file"
+            f"WHERE relation = {literal(key)} ORDER BY epoch, file"
         )
         for file, _, _, *written in found:
             if file not in self._ledger.sound and written != [None, None]:
                 self._check(self._segments / file, (written[0], written[1]))
                 self._ledger.sound.add(file)
-        return [Segment(self._segments / file, rows, epoch) for file, rows, epoch, *_ in found]
+        segments = [Segment(self._segments / file, rows, epoch) for file, rows, epoch, *_ in found]
+        if self._may_know(key):
+            self._ledger.manifests[key] = at, segments
+        return segments
+
+    def _may_know(self, key: str) -> bool:
+        """Whether a relation's files are those of a committed epoch."""
+        return True
 
     def _check(self, file: Path, written: tuple[int, int]) -> None:
         try:

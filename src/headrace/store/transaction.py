@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.errors import CatalogError, StoreError
 from headrace.store.directory import broken, checksum, sync_file
 from headrace.store.format import FORMAT, identifier, literal, microseconds
-from headrace.store.ledger import CATALOG, MARKS, Ledger, bareness_of, filling_of, rewrite_of
+from headrace.store.ledger import CATALOG, MARKS, Ledger, bareness_of, files_of, filling_of, rewrite_of
 from headrace.store.reading import EPOCH_COLUMN, Reading, Stored, key_of, no_relation
 from headrace.store.snapshot import Snapshot
 
@@ -320,7 +320,7 @@ class Transaction(Snapshot):
             self._execute(f"UPDATE book.{table} SET relation = {literal(other)} WHERE relation = {literal(key)}")
         self.schemas[other] = self.schemas[key]
         del self.schemas[key]
-        self.changed |= {key, other}
+        self.changed |= {key, other, files_of(other)}
         self.changed.discard(bareness_of(key))
         self._renew(key)
 
@@ -402,6 +402,9 @@ class Transaction(Snapshot):
         with writing(self._segments.parent):
             yield
 
+    def _may_know(self, key: str) -> bool:
+        return files_of(key) not in self.changed
+
     def _renew(self, key: str) -> None:
         self.changed.add(rewrite_of(key))
         self.renewed.add(key)
@@ -473,7 +476,7 @@ class Transaction(Snapshot):
         self.added.append(file)
         self.doomed = [other for other in self.doomed if other != file]
         # Rows that are elsewhere now are no others, but who knows places of them is to notice.
-        self.changed.add(key if altered else rewrite_of(key))
+        self.changed |= {key if altered else rewrite_of(key), files_of(key)}
 
     def share_segments(self, relation: Stored, of: Stored, files: Collection[str]) -> None:
         """Have the relation name files of another one too, from this epoch on."""
@@ -483,7 +486,7 @@ class Transaction(Snapshot):
                 f"INSERT INTO book.segments SELECT {literal(key_of(relation))}, file, rows, {self.epoch}, bytes, crc "
                 f"FROM book.segments WHERE relation = {literal(key_of(of))} AND file IN ({listed})"
             )
-            self.changed.add(key_of(relation))
+            self.changed |= {key_of(relation), files_of(key_of(relation))}
 
     def remove_segments(
         self,
@@ -508,7 +511,8 @@ class Transaction(Snapshot):
             kept = {file for (file,) in self._fetch(f"SELECT file FROM book.segments WHERE file IN ({listed})")}
             self.doomed += [self._segments / file for (file,) in gone if file not in kept]
         if gone:
-            self.changed.add(key_of(relation) if altered else rewrite_of(key_of(relation)))
+            key = key_of(relation)
+            self.changed |= {key if altered else rewrite_of(key), files_of(key)}
         return len(gone)
 
     def delete_from_segments(self, relation: Stored, places: pa.Table) -> None:

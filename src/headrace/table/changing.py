@@ -211,7 +211,7 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
         settled = beside.settled if beside is not None else lambda: None
         with keys.entering(runtime, table, *_keys(table, change)) as entering:
 
-            def work(tx: Transaction) -> tuple[int, bool] | None:
+            def work(tx: Transaction) -> tuple[int, int | None] | None:
                 if change.is_empty if beside is None else not beside.work(tx):
                     tx.unchanged()
                     return None
@@ -223,19 +223,20 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
                 places = change.places.rename_columns(["file", "row"])
                 in_tail = pc.equal(places["file"], "")
                 tx.delete(table.number, ROW, places.filter(in_tail)["row"])
-                tx.delete_from_segments(table.number, places.filter(pc.invert(in_tail)))
+                gone = places.filter(pc.invert(in_tail))
+                tx.delete_from_segments(table.number, gone)
                 if beside is None or not beside.keeps_keys:
                     entering.check(tx)
                 for file in change.files:
                     tx.add_segment(table.number, file.path, file.rows)
                     tx.count(table.number, file.rows)
-                grown = bool(change.files or change.places.num_rows)
+                grown = bool(change.files)
                 if change.new.num_rows:
                     start, flushed = tables.append(runtime, tx, table, change.new)
                     entering.tail(start, flushed)
                     grown = grown or flushed is not None
                 handing.add(tx)
-                return tx.epoch, grown
+                return tx.epoch, 0 if grown else gone.num_rows or None
 
             done = runtime.store.commit(work, label=label, settled=lambda _: settled())
             entering.committed(None if done is None else done[0])
@@ -246,8 +247,8 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
         _let_go(runtime, change, recording)
         return
     runtime.tidying.then(f"merging states over {table.name}", handing.after)
-    if done[1]:
-        runtime.tidying.then(f"writing segments of {table.name} anew", partial(rewriting.due, runtime, table))
+    if done[1] is not None:
+        runtime.tidying.then(f"writing segments of {table.name} anew", partial(rewriting.due, runtime, table, done[1]))
 
 
 def _let_go(runtime: Runtime, change: TableChange, recording: Recording | None) -> None:

@@ -25,6 +25,8 @@ TOGETHER = 16
 """Segments of about one size before they are made one: each row is written again once a size."""
 LARGE = 1 << 20
 """Rows of a segment that is large enough, and of the new ones."""
+_LOOKED_AFTER = 64
+"""Of a small segment's rows, which part is gone before anybody looks whether it is to be written anew."""
 AT_ONCE = 1 << 22
 """Rows written again by a statement that asked for something else."""
 
@@ -42,8 +44,12 @@ class Rewritten:
     """Rows of the old ones that had been deleted."""
 
 
-def due(runtime: Runtime, table: Table) -> None:
-    """Write anew what is due, after a commit; what is not done is done after another."""
+def due(runtime: Runtime, table: Table, gone: int) -> None:
+    """Write anew what is due, after a commit that took out so many rows of segments, or brought files if none; what is
+    not done is done after another. Few rows are not worth a look: they are counted up."""
+    runtime.gone[table.number] += gone or tables.TAIL_ROWS
+    if runtime.gone[table.number] * _LOOKED_AFTER < tables.TAIL_ROWS:
+        return
     with runtime.tables_lock:
         now = runtime.catalog.table_at(table.number)
         if now is None:
@@ -53,6 +59,7 @@ def due(runtime: Runtime, table: Table) -> None:
         chosen = _due(files, deleted)
         if chosen:
             _rewrite(runtime, now, chosen, f"rewrite {now.name}")
+        del runtime.gone[now.number]
 
 
 def optimize(runtime: Runtime, table: Table) -> Rewritten:
