@@ -51,7 +51,10 @@ def filled(path: Path, **settings: Any) -> headrace.Database:
     db.sql("CREATE STREAM s (k INT, v STRING) WITH (capacity = 1000)")
     db.sql("CREATE TABLE t (k INT, name STRING)")
     db.insert("t", [(i, "x") for i in range(30_000)])
-    db.sql("CREATE VIEW v AS SELECT t.name, count(*) AS n FROM s JOIN t ON s.k = t.k GROUP BY t.name")
+    db.sql(
+        "CREATE VIEW v WITH (tables = 'frozen') AS "
+        "SELECT t.name, count(*) AS n FROM s JOIN t ON s.k = t.k GROUP BY t.name"
+    )
     db.insert("s", [(1, "a" * 100)] * 50)
     published.publish(db.path, "v-e1", 1, db.sql("SELECT * FROM v").arrow())
     Chain(db.path, "v-e1").advance(1, db.sql("SELECT * FROM v").arrow())
