@@ -37,8 +37,8 @@ DEFINITIONS = [
     " max(at) AS last, var_pop(weight) AS spread, avg(weight) AS heavy, bool_or(price > 90) AS dear"
     " FROM sales GROUP BY city",
     "CREATE VIEW whole AS SELECT count(*) AS n, sum(part) AS parts, sum(big) AS bigs, max(price) AS dearest FROM sales",
-    "CREATE VIEW named AS SELECT p.name, sum(s.price) AS total FROM sales s JOIN parts p ON s.part = p.id"
-    " GROUP BY p.name",
+    "CREATE VIEW named WITH (tables = 'frozen') AS SELECT p.name, sum(s.price) AS total FROM sales s"
+    " JOIN parts p ON s.part = p.id GROUP BY p.name",
     "CREATE VIEW above AS SELECT p.name, t.n FROM (SELECT part, count(*) AS n FROM sales GROUP BY part) t"
     " LEFT JOIN parts p ON p.id = t.part",
     "CREATE VIEW kinds AS SELECT city, count(DISTINCT part) AS parts, percentile(weight, 0.5) AS middle"
@@ -56,6 +56,24 @@ DEFINITIONS = [
     "CREATE SAMPLE few OF sales SIZE 20 SEED 7",
     "CREATE SAMPLE each OF sales SIZE 3 WHERE price > 10 GROUP BY city",
 ]
+
+CHANGES = [
+    "CREATE TABLE changed (id INT PRIMARY KEY, a INT DEFAULT 5, gone INT, CHECK (a >= 0))"
+    " WITH (keep_changes = '36500 days')",
+    "CREATE MATERIALIZED VIEW followed AS SELECT a % 4 AS g, count(*) AS n, sum(a) AS s, min(id) AS least"
+    " FROM changed GROUP BY a % 4",
+    "CREATE VIEW arriving AS SELECT p.name, count(*) AS n FROM sales s JOIN parts p ON s.part = p.id GROUP BY p.name",
+    "INSERT INTO changed SELECT cast(id AS INT), cast(id % 1000 AS INT), 0 FROM large",
+    "UPDATE changed SET a = a + 1 WHERE id % 100 = 7",
+    "ALTER TABLE changed DROP COLUMN gone",
+    "ALTER TABLE changed RENAME COLUMN a TO b",
+    "ALTER TABLE changed ADD COLUMN late STRING DEFAULT 'x'",
+    "DELETE FROM changed WHERE id % 100 = 8",
+    "INSERT INTO changed (id) VALUES (-1), (-2)",
+    "MERGE INTO changed USING (VALUES (-2), (-3)) AS s (k) ON id = k"
+    " WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, late) VALUES (k, 'merged')",
+]
+"""What format 6 added: tables that change, and what follows them."""
 
 
 def sales(first: int, count: int) -> pa.Table:
@@ -93,6 +111,11 @@ def fill(db: headrace.Database) -> None:
     db.sql("SELECT * FROM by_city").arrow()
     db.insert("parts", [(9, "late part", None)])
     db.insert("sales", sales(3_000, 40))
+    for text in CHANGES:
+        db.sql(text)
+    db.insert("sales", sales(3_040, 1))
+    db.sql("UPDATE parts SET name = 'renamed' WHERE id = 4")
+    db.insert("sales", sales(3_041, 11))
 
 
 def answers(db: headrace.Database) -> dict[str, Any]:
@@ -107,6 +130,13 @@ def answers(db: headrace.Database) -> dict[str, Any]:
     asked["large"] = "SELECT count(*) AS n, sum(id) AS ids, sum(v) AS vs FROM large"
     asked["kinds"] = "SELECT `group`, n FROM (SELECT city AS `group`, count(*) AS n FROM headrace.state('kinds', 's1')"
     asked["kinds"] += " GROUP BY city)"
+    if db.catalog.find("changed") is not None:
+        asked |= {name: f"SELECT * FROM {name}" for name in ("followed", "arriving")}
+        sums = "SELECT count(*) AS n, sum(id) AS ids, sum(b) AS b, count(DISTINCT late) AS late FROM changed"
+        asked |= {"changed": sums, "changed by key": "SELECT * FROM changed WHERE id IN (-3, -2, -1, 7, 8, 9)"}
+        versions = [version for (version,) in db.sql("SELECT version FROM headrace.versions").rows()]
+        asked |= {f"changed, version {version}": f"{sums} VERSION AS OF {version}" for version in versions}
+        asked["versions"] = "SELECT version, statement, inserted, deleted FROM headrace.versions"
     found = {name: sorted(map(repr, db.sql(text).rows())) for name, text in asked.items()}
     columns = "name, kind, reads, states, retain, late_rows"
     found["headrace.views"] = sorted(map(repr, db.sql(f"SELECT {columns} FROM headrace.views").rows()))

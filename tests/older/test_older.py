@@ -65,6 +65,20 @@ def _goes_on(db: headrace.Database) -> None:
     assert db.sql("SELECT sum(n) FROM both WHERE k < 9").rows()[0][0] > 0
     db.insert("odd Names", make.odd_rows(30, 3))
     assert db.sql("SELECT sum(`how many`) FROM `odd View`").rows() == [(33,)]
+    if db.catalog.find("changed") is not None:
+        db.sql("UPDATE changed SET b = 3 WHERE id = -1")
+        db.sql("DELETE FROM changed WHERE id < 100")
+        groups = "SELECT b % 4 AS g, count(*) AS n, sum(b) AS s, min(id) AS least FROM changed GROUP BY b % 4"
+        assert sorted(db.sql("SELECT * FROM followed").rows()) == sorted(db.sql(groups).rows())
+        last = db.sql("SELECT max(version) FROM headrace.versions").rows()[0][0]
+        left = f"SELECT count(*) FROM changed VERSION AS OF {last - 1} WHERE id = -1 AND b = 3"
+        assert db.sql(left).rows() == [(1,)]
+        [(seen,)] = db.sql("SELECT sum(n) FROM arriving").rows()
+        db.sql("DELETE FROM parts WHERE id = 0")
+        db.insert("sales", make.sales(0, 11))
+        assert db.sql("SELECT sum(n) FROM arriving").rows() == [(seen + 9,)]
+        db.sql("INSERT INTO parts VALUES (0, 'part 0', 0)")
+        before += 11
     db.sql("CREATE VIEW later AS SELECT city, count(*) AS n FROM sales GROUP BY city")
     db.insert("sales", make.sales(20_000, 5))
     assert db.sql("SELECT sum(n) FROM later").rows() == [(5,)]

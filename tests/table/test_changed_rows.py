@@ -252,6 +252,14 @@ def test_counts_and_rows_of_the_answer(db: Database) -> None:
     assert str(db.sql("TRUNCATE TABLE t")) == "3 rows deleted in t"
 
 
+def test_rows_of_defaults_alone_are_merged_in(db: Database) -> None:
+    db.sql("CREATE TABLE t (id INT, a INT DEFAULT 7, b STRING)")
+    source = "MERGE INTO t USING (VALUES (1), (2)) AS s (k) ON s.k = t.id WHEN NOT MATCHED THEN INSERT "
+    db.sql(source + "(a, b) VALUES (DEFAULT, DEFAULT)")
+    db.sql(source + "(b) VALUES (DEFAULT)")
+    assert db.sql("SELECT * FROM t").rows() == [(None, 7, None)] * 4
+
+
 def test_threads_that_add_to_the_same_row_lose_nothing(db: Database) -> None:
     db.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT)")
     db.sql("INSERT INTO t VALUES (1, 0), (2, 0)")
@@ -282,6 +290,7 @@ REFUSED = [
     ("UPDATE ^v SET a = 1", "CANNOT_INSERT_INTO_VIEW"),
     ("DELETE FROM t WHERE id IN (SELECT k FROM s)", "NOT_YET_SUPPORTED"),
     ("DELETE FROM t WHERE count(*) > 1", None),
+    ("UPDATE t SET ^a = count(*)", "UNSUPPORTED_EXPR_FOR_OPERATOR"),
     ("DELETE ^t", "PARSE_SYNTAX_ERROR"),
     ("UPDATE t a ^= 1", "PARSE_SYNTAX_ERROR"),
     ("TRUNCATE ^t", "PARSE_SYNTAX_ERROR"),

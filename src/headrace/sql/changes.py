@@ -108,7 +108,8 @@ def refuse_stars(*parts: exp.Expr | None) -> None:
     for part in parts:
         for star in part.find_all(exp.Star) if part is not None else ():
             inside = star.find_ancestor(exp.Query)
-            if inside is None and not isinstance(star.parent, exp.Count):
+            function = star.parent.name.lower() if star.parent is not None else ""
+            if inside is None and function != "count" and not isinstance(star.parent, exp.Count):
                 raise NotYetSupported(
                     "* in a statement that changes a table", position=position_of(star), hint="name the columns"
                 )

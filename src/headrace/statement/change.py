@@ -34,6 +34,9 @@ from headrace.statement.read import QueryReader
 from headrace.table import changing, constraints
 from headrace.table.changing import TableChange
 
+_NOTHING = "__one"
+"""A column of a query that is asked for rows alone."""
+
 
 @dataclass(frozen=True)
 class Changed:
@@ -191,7 +194,17 @@ class Changer:
             if a.column.lower() in named:
                 raise SqlError("COLUMN_ALREADY_EXISTS", f"column {a.column} is set twice", position=a.position)
             named.add(a.column.lower())
-        bound = self._reader.binder().query(tree)
+        try:
+            bound = self._reader.binder().query(tree)
+        except SqlError as error:
+            if error.condition == "MISSING_GROUP_BY" and FILE in error.message:
+                raise SqlError(
+                    "UNSUPPORTED_EXPR_FOR_OPERATOR",
+                    "there is nothing to aggregate in a new value",
+                    position=assignments[0].position if assignments else None,
+                    hint="aggregate in a subquery: SET a = (SELECT max(…) FROM …)",
+                ) from None
+            raise
         if streams_in(bound):
             raise NotYetSupported(
                 "a stream in a statement that changes a table",
@@ -199,7 +212,7 @@ class Changer:
             )
         given = [a for a in assignments if a.value is not None]
         before = len(bound.output) - len(given)
-        exprs: list[tuple[Column, Expr]] = [(out, out) for out in bound.output[:before]]
+        exprs: list[tuple[Column, Expr]] = [(out, out) for out in bound.output[:before] if out.name != _NOTHING]
         for a, out in zip(given, bound.output[before:], strict=True):
             field = types[a.column.lower()]
             exprs.append((Column.fresh(out.name, field.type), cast_for_store(out, field.type, field.name, a.position)))
@@ -325,7 +338,7 @@ class _Merging:
                 c.named(a.value, f"__new{i}") for i, a in enumerate(assignments) if a.value is not None
             ]
             whole = c.unplaced(target.item)
-            items = given or [c.named(exp.Literal.number(1), "__one")]
+            items = given or [c.named(exp.Literal.number(1), _NOTHING)]
             tree = c.select(items, self._source, where, [self._join("ANTI", whole)])
             return changer.query(table, tree, assignments)
         items = changer.new_values(table, target, assignments)

@@ -76,7 +76,9 @@ def following(plan: Node, catalog: Catalog, position: Position) -> Node:
     plan = visit(plan)
     if not found:
         raise NotYetSupported(
-            "a materialized view without a grouping", position=position, hint="GROUP BY, or CREATE VIEW"
+            "a materialized view without a grouping of a table that Headrace plans itself",
+            position=position,
+            hint="GROUP BY, without windows and subqueries beside it; or CREATE VIEW, computed when it is queried",
         )
     if not tables:
         raise NotYetSupported(
