@@ -46,7 +46,8 @@ def contents(db: Database) -> tuple[Any, ...]:
     """All that a failed statement may not change: epoch, catalog, every stored row, every file."""
     with db.runtime.store.read() as snapshot:
         rows = {name: sorted(map(repr, snapshot.scan(name).to_pylist())) for name in snapshot.relations()}
-        files = sorted(p.name for p in db.path.glob("s*/*"))
+        # Copies for Spark are kept for the next statement that reads the same.
+        files = sorted(p.name for p in db.path.glob("s*/*") if not p.name.startswith("copy-"))
         return snapshot.epoch, db.catalog.version, rows, files
 
 
@@ -388,7 +389,7 @@ def test_copy_with_a_column_list(tmp_path: Path) -> None:
 
 def test_a_static_table_that_vanished(tmp_path: Path) -> None:
     """The rows a view read of a table when it was made are gone: named, nothing counted, and mended by a new view."""
-    view = "CREATE VIEW v AS SELECT w, count(*) AS n FROM s JOIN t ON s.k = t.k GROUP BY w"
+    view = "CREATE VIEW v WITH (tables = 'frozen') AS SELECT w, count(*) AS n FROM s JOIN t ON s.k = t.k GROUP BY w"
 
     def lose() -> None:
         for file in (tmp_path / "segments").glob("static*"):

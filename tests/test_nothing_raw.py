@@ -125,7 +125,7 @@ def test_every_public_method_has_the_edge() -> None:
         assert hasattr(getattr(headrace, name), "__wrapped__"), f"headrace.{name} is not public()"
 
 
-UNGUARDED = {"rows_at", "plan", "plan_view", "continuous", "in_use"}
+UNGUARDED = {"rows_at", "over_table", "plan", "plan_view", "continuous", "in_use"}
 """Methods of Database for the rest of the package."""
 
 

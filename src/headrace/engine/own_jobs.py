@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ def cancelling(spark: SparkSession) -> Callable[[FrameType | None], bool]:
         frames = _outwards(frame)
         if not any(_is_of(f, "pyspark.", "py4j.") for f in frames):
             return True  # it waits for no job; those of other threads go on
-        call = next((f for f in reversed(frames) if _is_of(f, "py4j.")), None)
+        call = next((f for f in reversed(frames) if _is_of(f, "py4j.")), None) or _reading(frames)
         again = call is not None and call.f_trace is not None
         found = _with_patience(cancelled)
         if call is None or again or not found or sys.gettrace() is not None:
@@ -53,6 +53,11 @@ def cancelling(spark: SparkSession) -> Callable[[FrameType | None], bool]:
         return False
 
     return interrupted
+
+
+def _reading(frames: Sequence[FrameType]) -> FrameType | None:
+    """Who waits for a job's rows at a socket: what PySpark does there in the end would hide the interrupt."""
+    return next((f.f_back for f in frames if f.f_code.co_name == "_collect_as_arrow" and _is_of(f, "pyspark.")), None)
 
 
 def _with_patience(work: Callable[[], Any]) -> Any:

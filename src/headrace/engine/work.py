@@ -154,11 +154,11 @@ class ParquetPart:
     told: Callable[[float], None] | None = None
     """Hears how much of the part has been read, as a share of it."""
 
-    def chunks(self, text: str = f"SELECT * FROM {BATCH}") -> Iterator[pa.Table]:
-        """The rows of a query over the view, chunk by chunk."""
+    def chunks(self, text: str = f"SELECT * FROM {BATCH}", rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
+        """The rows of a query over the view, about so many at a time."""
         from headrace.base.native import native_batches
 
-        return chunked(native_batches(self.cursor, text, 65_536))
+        return chunked(native_batches(self.cursor, text, 65_536), rows)
 
 
 class Pile:

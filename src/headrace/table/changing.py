@@ -304,11 +304,11 @@ def add_files(runtime: Runtime, table: Table, files: Sequence[NewFile], label: s
             if now is not table or now.checks:
                 for chunk in chain.from_iterable(tables.segment_chunks(now, file.path) for file in files):
                     constraints.check(runtime, now, chunk)
+            commit(runtime, now, TableChange.of_files(now, files), label)
         except BaseException:
             for file in files:
                 runtime.store.let_go(file.path)
             raise
-        commit(runtime, now, TableChange.of_files(now, files), label)
 
 
 def _now(runtime: Runtime, table: Table) -> Table:

@@ -24,7 +24,7 @@ from headrace.base.native import conform
 from headrace.base.parquet_files import ROW_GROUP, parquet_writer
 from headrace.base.private import make_folder
 from headrace.catalog import Table
-from headrace.engine.work import Fragment, FragmentRun
+from headrace.engine.work import Fragment, FragmentRun, ParquetPart
 from headrace.errors import ExecutionError
 from headrace.runtime import Runtime
 from headrace.store import writing
@@ -91,6 +91,14 @@ class _Files(FragmentRun):
         self._bytes += rows.nbytes
         if self._bytes >= FILE_BYTES:
             self._finish()
+
+    def add_parquet(self, part: ParquetPart) -> None:
+        done = 0
+        for chunk in part.chunks(rows=2 * ROW_GROUP):
+            self.add(chunk)
+            done += chunk.num_rows
+            if part.told is not None:
+                part.told(done / max(part.piece.end - part.piece.start, 1))
 
     def states(self) -> dict[int, pa.Table]:
         """Which files have been written, and how many rows they have."""
