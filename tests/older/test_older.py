@@ -127,7 +127,8 @@ def test_a_ticket_of_a_query_is_resumed(spark: SparkSession, older: Path) -> Non
 def test_a_state_only_spark_can_finish_is_as_it_was(spark: SparkSession, older: Path) -> None:
     with headrace.connect(older / "closed.hr", spark=spark) as db:
         found = {city: (parts, middle) for city, parts, middle in db.sql("SELECT * FROM kinds").rows()}
-    rows = make.sales(0, 3_040).to_pylist()
+        [(count,)] = db.sql("SELECT n FROM whole").rows()
+    rows = make.sales(0, count).to_pylist()
     for city, (parts, middle) in found.items():
         mine = [row for row in rows if row["city"] == city]
         weights = sorted(row["weight"] for row in mine if row["weight"] is not None)
