@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
@@ -282,7 +283,7 @@ def deleted(table: Table, found: pa.Table, columns: Sequence[str]) -> TableChang
 
 def _once(found: pa.Table) -> pa.Table:
     """Each place once: without a condition, a row may be deleted that matches several of the source."""
-    numbers = pa.array(range(found.num_rows), pa.int64())
+    numbers = pa.array(np.arange(found.num_rows))
     places = pa.table({FILE: found.column(0), ROW: found.column(1), "n": numbers})
     first = places.group_by([FILE, ROW]).aggregate([("n", "min")]).column("n_min")
     return found if len(first) == found.num_rows else found.take(first)

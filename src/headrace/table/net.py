@@ -6,6 +6,7 @@ native engine compares as equal. So what holds floats is compared by :func:`told
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.base.native import native_query
@@ -104,7 +105,7 @@ def _texts(rows: pa.Table) -> list[str]:
 
 
 def _with_numbers(rows: pa.Table) -> pa.Table:
-    return rows.append_column("__at", pa.array(range(rows.num_rows), pa.int64()))
+    return rows.append_column("__at", pa.array(np.arange(rows.num_rows)))
 
 
 def summed(columns: Schema, rows: str) -> str:
