@@ -317,10 +317,9 @@ def spelled(tree: exp.Expr) -> exp.Expr:
     """The same query as a text that Spark can be given, read again: its parts as they were written."""
     text = _text(tree)
     found = parse_query(text)
-    for made, read in zip(tree.find_all(exp.From), found.find_all(exp.From), strict=False):
-        if isinstance(made.this, exp.Table) and is_placed(made.this):
-            read.this.meta[_PLACED] = True
-        break
+    item = tree.args["from_"].this
+    if isinstance(item, exp.Table) and is_placed(item):
+        found.args["from_"].this.meta[_PLACED] = True
     return found
 
 
@@ -333,20 +332,22 @@ def _text(node: exp.Expr) -> str:
         return f"SELECT {items} FROM {_text(node.args['from_'].this)}{joins}{condition}"
     if isinstance(node, exp.Join):
         return f" {node.side} {node.kind} JOIN {_text(node.this)} ON {_text(node.args['on'])}"
-    if isinstance(node, exp.Alias) and span_of(node) is None:
-        return f"{_text(node.this)} AS {quote(node.alias)}"
-    if isinstance(node, exp.Column) and span_of(node) is None:
-        return f"{quote(node.table)}.{quote(node.name)}"
-    if isinstance(node, exp.And) and span_of(node) is None:
-        return f"{_text(node.this)} AND {_text(node.expression)}"
-    if isinstance(node, exp.Paren) and span_of(node) is None:
-        return f"({_text(node.this)})"
-    if isinstance(node, exp.Not) and span_of(node) is None:
-        return f"NOT {_text(node.this)}"
-    if isinstance(node, exp.Anonymous) and span_of(node) is None:
-        return f"{node.name}({', '.join(map(_text, node.expressions))})"
-    if isinstance(node, exp.Boolean | exp.Literal) and span_of(node) is None:
-        return str(node.this)
+    if span_of(node) is None:
+        match node:
+            case exp.Alias():
+                return f"{_text(node.this)} AS {quote(node.alias)}"
+            case exp.Column():
+                return f"{quote(node.table)}.{quote(node.name)}"
+            case exp.And():
+                return f"{_text(node.this)} AND {_text(node.expression)}"
+            case exp.Paren():
+                return f"({_text(node.this)})"
+            case exp.Not():
+                return f"NOT {_text(node.this)}"
+            case exp.Anonymous():
+                return f"{node.name}({', '.join(map(_text, node.expressions))})"
+            case exp.Boolean() | exp.Literal():
+                return str(node.this)
     alias = node.args.get("alias")
     added = f" AS {quote(alias.name)}" if isinstance(alias, exp.TableAlias) and span_of(alias) is None else ""
     return f"{text_of(node)}{added}"
