@@ -48,11 +48,24 @@ def can_raise(expr: Expr) -> bool:
             own = cast_can_raise(expr.arg.type, expr.type)
         case Call():
             own = expr.fn not in _NEVER_RAISE and not (
-                expr.type.is_float and expr.fn in ("+", "-", "*", "negative", "abs")
+                (expr.type.is_float and expr.fn in ("+", "-", "*", "negative", "abs")) or _has_divisor(expr)
             )
         case _:
             own = True
     return own or any(can_raise(child) for child in expr.children)
+
+
+def _has_divisor(call: Call) -> bool:
+    """Whether it divides by a constant that every number can be divided by.
+
+    >>> n = Column(BIGINT, 1, "n")
+    >>> [_has_divisor(Call(BIGINT, "%", (n, Literal(BIGINT, by)))) for by in (100, 0, -1, None)]
+    [True, False, False, False]
+    """
+    if call.fn not in ("/", "%", "div") or not all(a.type.is_integer or a.type.is_float for a in call.args):
+        return False
+    by = call.args[1]
+    return isinstance(by, Literal) and by.value not in (None, 0, -1) and call.args[0].type == by.type
 
 
 _MOST_GUARDED = 200
@@ -181,6 +194,8 @@ def _divide(call: Call, printer: Printer) -> str:
     if call.type != DOUBLE:
         raise NotNative(f"division as {call.type.sql} has no native form")
     left, right = (printer(arg) for arg in call.args)
+    if _has_divisor(call):
+        return f"({left} / {right})"
     guard = fail("DIVIDE_BY_ZERO", "Division by zero")
     return f"CASE WHEN {right} = 0 AND {left} IS NOT NULL THEN {guard} ELSE {left} / {right} END"
 
@@ -189,6 +204,8 @@ def _remainder(call: Call, printer: Printer) -> str:
     if call.type.is_decimal:
         return decimals.remainder(call, printer)
     left, right = (printer(arg) for arg in call.args)
+    if _has_divisor(call):
+        return f"({left} % {right})"
     guard = f"WHEN {right} = 0 AND {left} IS NOT NULL THEN {fail('REMAINDER_BY_ZERO', 'Remainder by zero')}"
     if call.type.is_integer:
         # The least integer % -1 overflows in DuckDB; it is 0.

@@ -111,13 +111,17 @@ class _Text(ABC):
         if id(node) in self._names:
             return self._names[id(node)]
         text = self.select(node)
-        if id(node) in self._shared:
+        if self.is_shared(node):
             name = f"n{len(self._names)}"
             self._ctes.append(f"{name} AS ({text})")
             self._names[id(node)] = name
             return name
         self._nested += 1
         return f"({text}) AS t{self._nested}"
+
+    def is_shared(self, node: Node) -> bool:
+        """Whether several read it: then it is a CTE."""
+        return id(node) in self._shared
 
     def column(self, column: Column) -> str:
         return f"c{column.id}"
@@ -218,6 +222,15 @@ class _Native(_Text):
             texts.append(f"({text})")
         return " AND ".join(texts) or "TRUE"
 
+    def filtered(self, leaf: Leaf, condition: Expr) -> str:
+        """A leaf's rows for which a condition holds. One that cannot raise is asked beside the source itself: DuckDB
+        takes some for raising that never do (``a % 100 = 1``), and leaves those above whatever gives columns names."""
+        if can_raise(condition):
+            return f"SELECT {self.passed(leaf)} FROM {self.relation(leaf)} WHERE {self.condition(condition)}"
+        there = {c.id: self.quote(f) for f, c in zip(leaf.fields, leaf.scanned, strict=True)}
+        text = native(condition, lambda column: there[column.id], zone=self.zone)
+        return f"{super().select(leaf)} WHERE {text}"
+
     def agg(self, agg: Agg) -> str:
         return native_agg(agg, self.column, zone=self.zone, narrow=self.narrow)
 
@@ -231,6 +244,8 @@ class _Native(_Text):
         for column in node.output:
             if not column.type.is_held:
                 raise NotNative(f"column {column.name} has type {column.type.sql}, which is Spark's own")
+        if isinstance(node, Filter) and isinstance(node.child, Leaf) and not self.is_shared(node.child):
+            return self.filtered(node.child, node.condition)
         if isinstance(node, Aggregate):
             _require_groupable(c for c, _ in node.keys)
         elif isinstance(node, SetOperation):
