@@ -27,6 +27,7 @@ from headrace.plan.nodes import (
     Leaf,
     Node,
     Project,
+    Repeat,
     SetOperation,
     Sort,
     SparkSql,
@@ -94,6 +95,9 @@ class _Text(ABC):
     @abstractmethod
     def draw(self, node: Draw) -> str: ...
 
+    @abstractmethod
+    def repeat(self, node: Repeat) -> str: ...
+
     def statement(self, root: Node) -> str:
         """The whole plan, its output columns under their names for people."""
         readers = Counter(id(c) for n in walk_plan(root) for c in n.children)
@@ -150,6 +154,8 @@ class _Text(ABC):
             return f"SELECT {self.passed(node)} FROM {self.relation(node.child)}{self.order(node)}"
         if isinstance(node, Draw):
             return f"SELECT {self.passed(node)} FROM {self.relation(node.child)} {self.draw(node)}"
+        if isinstance(node, Repeat):
+            return self.repeat(node)
         if isinstance(node, UnionAll):
             return " UNION ALL ".join(
                 f"SELECT {self.outputs(zip(node.columns, map(self.column, b.output), strict=True))} "
@@ -264,6 +270,10 @@ class _Native(_Text):
     def draw(self, node: Draw) -> str:
         return f"USING SAMPLE reservoir({node.size} ROWS)"
 
+    def repeat(self, node: Repeat) -> str:
+        repeated = f"SELECT *, unnest(range({self.column(node.times)})) FROM {self.relation(node.child)}"
+        return f"SELECT {self.passed(node)} FROM ({repeated})"
+
 
 class _Spark(_Text):
     semi, anti = "LEFT SEMI JOIN", "LEFT ANTI JOIN"
@@ -282,6 +292,11 @@ class _Spark(_Text):
 
     def draw(self, node: Draw) -> str:
         return f"ORDER BY rand() LIMIT {node.size}"
+
+    def repeat(self, node: Repeat) -> str:
+        times = self.column(node.times)  # a sequence to 0 would count down
+        there = f"(SELECT * FROM {self.relation(node.child)} WHERE {times} > 0) AS n"
+        return f"SELECT {self.passed(node)} FROM {there} LATERAL VIEW explode(sequence(1L, {times})) r AS i"
 
     def spark_sql(self, node: SparkSql) -> str:
         inputs = []

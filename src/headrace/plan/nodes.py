@@ -26,7 +26,7 @@ from typing import TypeGuard
 
 from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
 from headrace.plan.refs import KeptRef, LogRef, Ref, RelationRef, StreamRef, TableRef, VersionRef
-from headrace.types import BOOLEAN, INT, Schema
+from headrace.types import BIGINT, BOOLEAN, INT, Schema
 
 JoinKind = Choice["inner", "left", "full", "semi", "anti"]
 SetKind = Choice["intersect", "except"]
@@ -41,6 +41,7 @@ __all__ = [
     "Literal",
     "Node",
     "Project",
+    "Repeat",
     "SetKind",
     "SetOperation",
     "Sort",
@@ -280,6 +281,22 @@ class Draw(Unary):
     @property
     def output(self) -> tuple[Column, ...]:
         return self.child.output
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Unary):
+    """Each row as often as one of its columns says, which is not put out; none where that is not above 0."""
+
+    times: Column
+
+    def __post_init__(self) -> None:
+        if self.times.type != BIGINT:
+            raise InvalidPlan(f"Repeat counts by {self.times.type}, not bigint")
+        self._check((self.times,), self.child)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return tuple(c for c in self.child.output if c.id != self.times.id)
 
 
 @dataclass(frozen=True, eq=False)

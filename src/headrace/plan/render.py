@@ -13,6 +13,7 @@ from headrace.plan.nodes import (
     Leaf,
     Node,
     Project,
+    Repeat,
     SetOperation,
     Sort,
     SparkSql,
@@ -99,6 +100,8 @@ def _line(node: Node) -> str:
         limit = "" if node.limit is None else f" limit {node.limit}"
         offset = f" offset {node.offset}" if node.offset else ""
         return f"Sort [{keys}]{limit}{offset}"
+    if isinstance(node, Repeat):
+        return f"Repeat {node.times.name} times"
     if isinstance(node, Draw):
         seed = "" if node.seed is None else f" repeatable {node.seed}"
         return f"Draw {node.size} row{'' if node.size == 1 else 's'}{seed}"

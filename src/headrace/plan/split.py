@@ -27,12 +27,11 @@ from headrace.plan.nodes import (
     Leaf,
     Node,
     Project,
-    SparkSql,
+    Repeat,
     UnionAll,
     Values,
     map_children,
     reads_ungrouped,
-    renaming,
     streams_in,
     walk_plan,
     with_a_column,
@@ -44,22 +43,24 @@ from headrace.plan.splittable import check
 from headrace.types import BIGINT, BOOLEAN, INT
 
 
-def split(root: Node, retain: int | None = None, signed: Collection[Ref] = ()) -> SplitPlan:
+def split(root: Node, retain: int | None = None, signed: Collection[Ref] = (), first: int = 0) -> SplitPlan:
     """Cut a plan that reads streams; :class:`ViewRefused` names the rule it breaks.
 
     ``retain`` is for how long groups are kept, in microseconds: then each grouping needs a key that is a time.
     ``signed`` names those of the plan's streams whose rows may be taken back. Their batches have a column more than
-    the plan reads, ``plan/signed.py:WEIGHT``, and the states of groupings of such rows are not monotone.
+    the plan reads, ``plan/signed.py:WEIGHT``, and the states of groupings of such rows are not monotone. States are
+    numbered from ``first`` on.
     """
     if retain is not None and signed:
         raise NotYetSupported("to retain groups of rows that may be taken back", hint="leave retain out")
-    return Splitter(retain, signed).run(root)
+    return Splitter(retain, signed, first).run(root)
 
 
 class Splitter:
     """One walk from the root: below a first grouping everything becomes pipelines."""
 
-    def __init__(self, retain: int | None, signed: Collection[Ref] = ()) -> None:
+    def __init__(self, retain: int | None, signed: Collection[Ref] = (), first: int = 0) -> None:
+        self._first = first
         self._retain = retain
         self._signed = signed
         self.states: list[State] = []
@@ -147,7 +148,7 @@ class Splitter:
             grouped = of_many(rows, n, agg, out)
         else:
             if not agg.distinct and not is_of_each(agg):
-                rows = _repeated(rows, rows.output[-1])
+                rows = Repeat(rows, rows.output[-1])
             keys = tuple((Column.fresh(c.name, c.type), c) for c in rows.output[:n])
             args = tuple(rows.output[n : n + len(agg.args)])
             marked = rows.output[n + len(agg.args)] if inputs > len(agg.args) else None
@@ -190,7 +191,7 @@ class Splitter:
     ) -> State:
         named = tuple(Column(c.type, fresh_id(), f"k{i}") for i, (c, _) in enumerate(keys))
         labels = (*(key_label(c, e) for c, e in keys), *(partial_label(a, family.weight) for a in partials))
-        name = f"s{len(self.states)}"
+        name = f"s{self._first + len(self.states)}"
         grouping = name if family.groups is None else family.groups.name
         time = None if self._retain is None else time_key(family.keys)
         kept = tuple((c, a) for a, c in partials.items())
@@ -365,13 +366,3 @@ def _replace(root: Node, old: Node, new: Node) -> Node:
         return new if node is old else map_children(node, visit)
 
     return visit(root)
-
-
-def _repeated(rows: Node, count: Column) -> Node:
-    """Each row as often as its multiplicity says: only Spark SQL can say that."""
-    names = [f"c{i}" for i in range(len(rows.output))]
-    inner = renaming(rows, names)
-    kept = names[:-1]
-    text = f"SELECT {', '.join(kept) or '1 AS one'} FROM input LATERAL VIEW explode(sequence(1L, {names[-1]})) r AS i"
-    outputs = tuple(Column.fresh(c.name, c.type) for c in rows.output[:-1]) or (Column.fresh("one", INT),)
-    return SparkSql(text, ("input",), (inner,), outputs, "an aggregate with no fixed-size state")

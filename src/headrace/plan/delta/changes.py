@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from typing import Literal as Choice
@@ -69,10 +69,9 @@ def rule(*operators: type[N]) -> Callable[[Rule[N]], Rule[N]]:
 class Deltas:
     """The changes of the nodes of a plan, when some of its leaves have changed."""
 
-    def __init__(self, changed: Collection[Ref], lies: Time = "before") -> None:
-        """``lies`` says which of both the rows of changed leaves are that the plan is run over."""
-        self.changed = frozenset(changed)
-        self.lies = lies
+    def __init__(self, changed: Mapping[Ref, Time]) -> None:
+        """What has changed, and how it lies: whether leaves have the rows there were before, or those there are now."""
+        self.changed = changed
         self._done: dict[int, tuple[Node, Delta | None]] = {}
 
     def touches(self, node: Node) -> bool:
@@ -103,7 +102,7 @@ class Deltas:
         return visit(node)
 
     def _leaf_at(self, leaf: Leaf, time: Time) -> Node:
-        if leaf.ref not in self.changed or time == self.lies:
+        if self.changed.get(leaf.ref, time) == time:
             return replace(leaf)
         # From before to now rows of weight 1 come and others go; from now to before it is the other way round.
         came, went = (1, -1) if time == "now" else (-1, 1)

@@ -5,7 +5,7 @@ columns of a batch reach the native engine.
 """
 
 from headrace.plan.exprs import Agg, Column, Expr, columns
-from headrace.plan.nodes import Aggregate, Draw, Filter, Join, Leaf, Node, Project, Sort, UnionAll, walk_plan
+from headrace.plan.nodes import Aggregate, Draw, Filter, Join, Leaf, Node, Project, Repeat, Sort, UnionAll, walk_plan
 
 
 def prune_columns(root: Node) -> Node:
@@ -39,6 +39,8 @@ def _reads(node: Node, wanted: set[int]) -> list[set[int]]:
         return [wanted]  # a seed chooses rows by all their values
     if isinstance(node, Filter):
         return [wanted | _ids(node.condition)]
+    if isinstance(node, Repeat):
+        return [wanted | {node.times.id}]
     if isinstance(node, Sort):
         return [wanted | _ids(*(k.expr for k in node.keys))]
     if isinstance(node, Join):

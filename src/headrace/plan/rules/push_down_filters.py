@@ -12,7 +12,7 @@ which might not be deterministic.
 from collections import Counter
 
 from headrace.plan.exprs import Expr, SparkExpr, all_of, columns, conjuncts, substitute, walk
-from headrace.plan.nodes import Aggregate, Filter, Join, Node, Project, UnionAll, walk_plan
+from headrace.plan.nodes import Aggregate, Filter, Join, Node, Project, Repeat, UnionAll, walk_plan
 
 
 def push_down_filters(root: Node) -> Node:
@@ -50,6 +50,8 @@ def push_down_filters(root: Node) -> Node:
             above = [p for p in parts if p not in below]
             child = into(node.child, [substitute(p, keys) for p in below])
             return _filter(Aggregate(child, node.keys, node.aggs), above)
+        if isinstance(node, Repeat):
+            return Repeat(into(node.child, parts), node.times)
         if isinstance(node, UnionAll):
             branches = []
             for branch in node.inputs:
