@@ -58,6 +58,16 @@ class HeadraceError(Exception):
         self.hint = None if hint is None else printable(hint)
         super().__init__(condition, self.message)
 
+    def within(self, what: str) -> HeadraceError:
+        """The same error, which says what went on.
+
+        >>> print(HeadraceError("DIVIDE_BY_ZERO", "division by zero").within("for view v"))
+        [DIVIDE_BY_ZERO] division by zero, for view v
+        """
+        self.message = f"{self.message}, {printable(what)}"
+        self.args = (self.condition, self.message)
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.args, self.__dict__)
 

@@ -162,7 +162,7 @@ def agrees(db: Database, model: Model) -> None:
     assert sorted(db.sql("SELECT a FROM t").rows()) == sorted((a,) for a in model.rows.values())
     with db.runtime.store.read() as snapshot:
         table = db.catalog.get("t", Table)
-        index = db.runtime.indexes.held[table.number]
+        index = db.runtime.indexes.held[table.number, keys.key_columns(table)]
         assert index.epoch == keys.touched(snapshot, table)
         assert len(index.index) == len(model.rows)
 
@@ -377,7 +377,7 @@ def test_an_index_goes_with_its_table(db: Database) -> None:
 def test_a_commit_that_fails_leaves_the_index_right(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(db, 100)
     table = db.catalog.get("t", Table)
-    before = len(db.runtime.indexes.held[table.number].index)
+    before = len(db.runtime.indexes.held[table.number, keys.key_columns(table)].index)
 
     def broken(*given: Any) -> Any:
         raise RuntimeError("broken")
@@ -386,7 +386,7 @@ def test_a_commit_that_fails_leaves_the_index_right(db: Database, monkeypatch: p
         patched.setattr(tables, "append", broken)
         with pytest.raises(HeadraceError):
             db.sql("UPDATE t SET id = id + 1000 WHERE id < 50")
-    assert len(db.runtime.indexes.held[table.number].index) == before
+    assert len(db.runtime.indexes.held[table.number, keys.key_columns(table)].index) == before
     assert db.sql("SELECT id FROM t WHERE id IN (3, 1003)").rows() == [(3,)]
     db.sql("UPDATE t SET id = id + 1000 WHERE id < 50")
     assert db.sql("SELECT id FROM t WHERE id IN (3, 1003)").rows() == [(1003,)]

@@ -46,8 +46,8 @@ class PartialColumn(ABC):
         """Merge rows into the groups of these numbers; False if a merged value does not fit."""
 
     @abstractmethod
-    def arrays(self, start: int, end: int) -> list[pa.Array]:
-        """The merged values of the groups of these numbers, over this object's own memory."""
+    def arrays(self, groups: slice | Array) -> list[pa.Array]:
+        """The merged values of groups: of a range of them over this object's own memory, of others as a copy."""
 
     @abstractmethod
     def is_zero(self, numbers: Array) -> Array:
@@ -83,12 +83,13 @@ class ValueColumn(PartialColumn):
             given = plain(array, self._values.dtype)
         return self._loop(self._values, self._known, numbers, given, chosen(array))
 
-    def arrays(self, start: int, end: int) -> list[pa.Array]:
-        values = self._values[start:end]
+    def arrays(self, groups: slice | Array) -> list[pa.Array]:
+        values = self._values[groups]
+        count = len(values)
         if self._type.name == "boolean":
             values = np.packbits(values, bitorder="little")
-        buffers = [_validity(self._known[start:end]), pa.py_buffer(values)]
-        return [pa.Array.from_buffers(self._type.arrow, end - start, buffers)]
+        buffers = [_validity(self._known[groups]), pa.py_buffer(values)]
+        return [pa.Array.from_buffers(self._type.arrow, count, buffers)]
 
     def is_zero(self, numbers: Array) -> Array:
         found = np.equal(self._values[numbers], 0)
@@ -120,10 +121,10 @@ class MomentColumns(PartialColumn):
         fold.move_means(*kept, numbers, counts, mean, rest, spread)
         return True
 
-    def arrays(self, start: int, end: int) -> list[pa.Array]:
-        valid = _validity(self._weights[start:end] > 0)
+    def arrays(self, groups: slice | Array) -> list[pa.Array]:
+        weights = self._weights[groups]
         return [
-            pa.Array.from_buffers(pa.float64(), end - start, [valid, pa.py_buffer(values[start:end])])
+            pa.Array.from_buffers(pa.float64(), len(weights), [_validity(weights > 0), pa.py_buffer(values[groups])])
             for values in (self._means, self._spreads, self._rests)
         ]
 

@@ -84,6 +84,26 @@ def find(lanes: Array, index: Array, groups: Array) -> int:  # pragma: no cover
 
 
 @njit(cache=True, nogil=True)
+def find_each(lanes: Array, index: Array, groups: Array) -> Array:  # pragma: no cover
+    """The number of the group with each row's lanes; -1 where there is none."""
+    mask = index.shape[0] - 1
+    found = np.full(lanes.shape[0], -1, np.int64)
+    for row in range(lanes.shape[0]):
+        at = _slot(lanes, row, mask)
+        while index[at] >= 0:
+            same = True
+            for lane in range(lanes.shape[1]):
+                if groups[index[at], lane] != lanes[row, lane]:
+                    same = False
+                    break
+            if same:
+                found[row] = index[at]
+                break
+            at = (at + 1) & mask
+    return found
+
+
+@njit(cache=True, nogil=True)
 def fill_index(groups: Array, count: int, index: Array) -> None:  # pragma: no cover
     """Enter groups, all different, into an empty table."""
     mask = index.shape[0] - 1

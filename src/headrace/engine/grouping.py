@@ -101,7 +101,7 @@ class RowsToGroup:
         values = ValueColumn(0, BIGINT if narrow else agg.type, agg.fn, len(rows))
         if not values.fold(numbers, [given]):
             raise Unfoldable
-        found = values.arrays(0, len(rows))[0]
+        found = values.arrays(slice(0, len(rows)))[0]
         return found.cast(agg.type.arrow) if narrow else found
 
     def _moment(self, agg: AskedAggregate, given: pa.Array, numbers: Array, groups: int) -> pa.Array:

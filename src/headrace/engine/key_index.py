@@ -17,8 +17,8 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,12 +206,42 @@ class KeyIndex:
         self._places = np.full(slots, _FREE, np.int64)
 
 
+Columns = tuple[str, ...]
+"""What an index is by: columns of a table, by the names they have in the store for life."""
+
+
+class Keyed:
+    """Rows of a table that are moved: the columns its indexes are by, hashed once for each index."""
+
+    def __init__(self, rows: pa.Table, types: Mapping[str, Type], count: int) -> None:
+        """So many rows: columns by the names they have in the store, and the types of these."""
+        self.rows = rows
+        self.count = count
+        self._types = types
+        self._hashes: dict[Columns, Array] = {}
+
+    def hashes(self, columns: Columns) -> Array:
+        """The hashes of some columns; ``KeyError`` if they are not all there."""
+        if columns not in self._hashes:
+            if self.count:
+                types = [self._types[name] for name in columns]
+                self._hashes[columns] = hashes_of(types, self.rows.select(list(columns)))
+            else:
+                self._hashes[columns] = np.empty(0, np.uint64)
+        return self._hashes[columns]
+
+    def take(self, at: Array) -> Keyed:
+        """Some of the rows."""
+        return Keyed(self.rows.take(pa.array(at)) if self.rows.num_columns else self.rows, self._types, len(at))
+
+
 @dataclass
 class HeldIndex:
     """An index over a table's rows as of an epoch. A place is a segment's number and the row's there, or below 0."""
 
     epoch: int
     """The one that last touched the table's rows."""
+    columns: Columns
     index: KeyIndex = field(default_factory=KeyIndex)
     files: list[str] = field(default_factory=list)
 
@@ -235,24 +265,24 @@ class HeldIndex:
 
 @dataclass(frozen=True)
 class Move:
-    """Rows of keys with these hashes come to a segment, or to the tail, or go from it."""
+    """Rows come to a segment, or to the tail, or go from it."""
 
-    hashes: Array
+    keyed: Keyed
     file: str
     rows: Array
     comes: bool
 
     def into(self, held: HeldIndex) -> None:
-        places = held.places(self.file, self.rows)
+        places, hashes = held.places(self.file, self.rows), self.keyed.hashes(held.columns)
         if self.comes:
-            held.index.enter(self.hashes, places)
-        elif held.index.leave(self.hashes, places) < len(places):
+            held.index.enter(hashes, places)
+        elif held.index.leave(hashes, places) < len(places):
             raise AssertionError("a row that goes was not in the index")
 
 
 @dataclass
 class Following:
-    """A change of a table on its way into its index: nothing of it is there before the commit is in."""
+    """A change of a table on its way into its indexes: nothing of it is there before the commit is in."""
 
     before: int
     """The epoch that touched the table's rows before."""
@@ -273,20 +303,24 @@ class Following:
         return True
 
 
+Named = tuple[int, Columns]
+"""An index: a table's number, and what it is by."""
+
+
 class Indexes:
-    """The indexes of a database's tables, by the tables' numbers. Hold ``changed`` to look or to alter."""
+    """The indexes of a database's tables. Hold ``changed`` to look or to alter."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
-        self.held: dict[int, HeldIndex] = {}
-        self.asked = Counter[int]()
+        self.held: dict[Named, HeldIndex] = {}
+        self.asked = Counter[Named]()
         """How often one was wanted that was not there."""
         self.builds = 0
         """How many were made."""
         self.room: Callable[[], int] = lambda: sys.maxsize
         """The bytes of memory left."""
         self._entering: set[int] = set()
-        self._building: dict[int, list[Following]] = {}
+        self._building: dict[Named, list[Following]] = {}
 
     @property
     def bytes(self) -> int:
@@ -296,28 +330,28 @@ class Indexes:
     def keep_only(self, numbers: Container[int]) -> None:
         """Let go of those of tables that are no more."""
         with self.changed:
-            for number in [n for n in self.held if n not in numbers]:
-                del self.held[number]
+            for named in [n for n in self.held if n[0] not in numbers]:
+                del self.held[named]
 
-    def exact(self, number: int, epoch: int) -> HeldIndex | None:
-        """The table's index if it is of this epoch, once what is on its way is in. Hold ``changed``.
+    def exact(self, named: Named, epoch: int) -> HeldIndex | None:
+        """The index if it is of this epoch, once what is on its way is in. Hold ``changed``.
 
         Raises :class:`Newer` if it is of a later one.
         """
         while True:
-            held = self.held.get(number)
+            held = self.held.get(named)
             if held is not None and held.epoch == epoch:
                 return held
             if held is not None and held.epoch > epoch:
                 raise Newer
-            if held is None or number not in self._entering:
+            if held is None or named[0] not in self._entering:
                 return None
             self.changed.wait()
 
-    def is_followed(self, number: int) -> bool:
-        """Whether there is one, or one is made just now."""
+    def of(self, number: int) -> list[Columns]:
+        """What a table's indexes are by, those that are made just now too."""
         with self.changed:
-            return number in self.held or number in self._building
+            return [columns for table, columns in {**self.held, **self._building} if table == number]
 
     @contextmanager
     def following(self, number: int, before: int) -> Iterator[Following]:
@@ -332,39 +366,42 @@ class Indexes:
                 self._entering.discard(number)
                 self.changed.notify_all()
                 if following.epoch is not None:
-                    if number in self._building:
-                        self._building[number].append(following)
-                    self._enter(number, following)
+                    for named in [n for n in self._building if n[0] == number]:
+                        self._building[named].append(following)
+                    for named in [n for n in self.held if n[0] == number]:
+                        self._enter(named, following)
 
-    def _enter(self, number: int, following: Following) -> None:
-        held = self.held.pop(number, None)
+    def _enter(self, named: Named, following: Following) -> None:
+        held = self.held.pop(named)
         try:
-            if held is not None and following.into(held) and held.index.bytes <= self.room():
-                self.held[number] = held
+            if following.into(held) and held.index.bytes <= self.room():
+                self.held[named] = held
+        except KeyError:
+            return  # the change did not bring its columns along: it is made again where it is needed
         except Exception:
-            # It is made again where it is needed: the commit is in, whatever becomes of what is known of it.
-            logging.getLogger("headrace").exception("the index of table %s is let go", number)
+            # The commit is in, whatever becomes of what is known of it.
+            logging.getLogger("headrace").exception("the index of table %s is let go", named[0])
 
     @contextmanager
-    def building(self, number: int) -> Iterator[Callable[[HeldIndex], None]]:
+    def building(self, named: Named) -> Iterator[Callable[[HeldIndex], None]]:
         """Make one, and hand it over; what is committed meanwhile is entered then."""
         with self.changed:
-            if number in self._building:
+            if named in self._building:
                 raise Busy
-            self._building[number] = []
+            self._building[named] = []
         try:
-            yield lambda held: self._built(number, held)
+            yield lambda held: self._built(named, held)
         finally:
             with self.changed:
-                del self._building[number]
+                del self._building[named]
 
-    def _built(self, number: int, held: HeldIndex) -> None:
-        with self.changed:
-            for following in self._building[number]:
+    def _built(self, named: Named, held: HeldIndex) -> None:
+        with self.changed, suppress(KeyError):
+            for following in self._building[named]:
                 if following.before >= held.epoch:
                     following.into(held)
             self.builds += 1
-            self.held[number] = held
+            self.held[named] = held
 
 
 class Newer(Exception):

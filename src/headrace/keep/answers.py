@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from headrace.base.interrupts import Lock
 from headrace.engine.columns import Unfoldable
+from headrace.engine.plan_sql import quote_native
 from headrace.keep.kept import Kept, KeptState
 from headrace.keep.lookup import Lookup
 from headrace.keep.resident import Resident, can_reside
@@ -194,6 +195,18 @@ class Answers:
                 # A sum past 38 digits, say: a query words it better, in a new snapshot, for this one's is broken.
                 self._unfindable.add(state)
                 raise query.Again from None
+
+    def find_rows(self, snapshot: Snapshot, kept: Kept, state: KeptState, keys: pa.Table) -> pa.Table:
+        """The merged rows of a state whose columns are one of these keys, and perhaps some others."""
+        if not snapshot.is_draft:
+            with self.lock(kept.name):
+                resident = self._caught_up(snapshot, kept, state, True)
+                if resident is not None:
+                    return resident.find_each(keys.column_names, keys)
+        source, tables = state.home.native(snapshot, state, "__appended")
+        same = " AND ".join(f"s.{quote_native(k)} IS NOT DISTINCT FROM k.{quote_native(k)}" for k in keys.column_names)
+        asked = f"(SELECT s.* FROM {source} AS s SEMI JOIN __keys AS k ON {same})"
+        return snapshot.query(state.merge(asked), __keys=keys, **tables).cast(state.schema)
 
     def glance(self, glance: Glance, kept: Kept, lookup: Lookup) -> pa.Table | None:
         """The same from memory alone; raises :class:`~headrace.store.NotInMemory` if that does not do."""

@@ -109,6 +109,17 @@ class Kept(ABC):
     def stages(self, source: Relation) -> Sequence[Stage]:
         """What rows that come by a stream run, or changes of a table."""
 
+    def follows(self, source: Relation) -> bool:
+        """Whether it is told of a table's changes."""
+        return False
+
+    def changed(self, changes: Mapping[int, pa.Table]) -> Mapping[int, pa.Table]:
+        """State rows that changes of tables it follows make, by state; rows of a table, by its number, have weights.
+
+        Called before the commit that makes the changes, in which the rows are added.
+        """
+        return {}
+
     @abstractmethod
     def evaluate(self, given: Evaluation) -> pa.Table:
         """Its rows as of a snapshot."""

@@ -38,6 +38,7 @@ from headrace.engine.columns import (
     write_lanes,
 )
 from headrace.engine.fold import Array
+from headrace.engine.key_index import KeyIndex, hashes_of
 from headrace.plan.aggregates import moments_of
 from headrace.plan.moments import MOMENTS
 from headrace.plan.pipelines import State
@@ -61,6 +62,7 @@ class Resident:
         self.epoch = -1
         self.schema = arrow_schema(state.schema)
         self._state = state
+        self._types = {c.name: c.type for c in state.keys}
         self._begin()
 
     def _begin(self) -> None:
@@ -70,6 +72,7 @@ class Resident:
         self._groups = np.empty((0, self._lanes), np.int64)
         self._index = np.full(16, -1, np.int64)
         self._columns = _columns_of(self._state)
+        self._others: dict[tuple[str, ...], KeyIndex] = {}
         self._waiting = np.zeros(0, np.bool_)
         self._waiting_slots = 0
         if not self._keys:
@@ -80,6 +83,7 @@ class Resident:
         """Memory held, about: lanes, hash table, keys and columns."""
         keys = sum(k.bytes for k in self._keys)
         slots = self._groups.nbytes + self._index.nbytes + self._waiting.nbytes
+        slots += sum(index.bytes for index in self._others.values())
         return int(slots + keys + sum(c.bytes for c in self._columns))
 
     def fold(self, rows: pa.Table, epoch: int) -> None:
@@ -94,8 +98,12 @@ class Resident:
                 if not column.fold(numbers, partials):
                     raise Unfoldable
             if len(firsts):
-                for key, array in zip(self._keys, keys, strict=True):
-                    key.append(array.take(pa.array(firsts)))
+                new = [array.take(pa.array(firsts)) for array in keys]
+                for key, array in zip(self._keys, new, strict=True):
+                    key.append(array)
+                slots = np.arange(self.slots - len(firsts), self.slots)
+                for names in self._others:
+                    self._enter(names, pa.table(new, names=[c.name for c in self._state.keys]), slots)
             if not self._state.monotone and self._keys:
                 self._let_go(np.unique(numbers))
         self.epoch = epoch
@@ -105,7 +113,7 @@ class Resident:
         arrays = [k.column() for k in self._keys]
         for column in self._columns:
             column.grow(len(self._groups))
-            arrays += column.arrays(0, self.slots)
+            arrays += column.arrays(slice(0, self.slots))
         rows = pa.Table.from_arrays(self._in_order(arrays), schema=self.schema)
         if self._waiting_slots:
             rows = rows.filter(pa.array(~self._waiting[: self.slots]))
@@ -119,8 +127,42 @@ class Resident:
             return self.schema.empty_table()
         arrays = [k.of(found) for k in self._keys]
         for column in self._columns:
-            arrays += column.arrays(found, found + 1)
+            arrays += column.arrays(slice(found, found + 1))
         return pa.Table.from_arrays([pa.concat_arrays([a]) for a in self._in_order(arrays)], schema=self.schema)
+
+    def find_each(self, names: Sequence[str], keys: pa.Table) -> pa.Table:
+        """A copy of the rows whose columns of these names are one of some keys, and perhaps of some others.
+
+        By all key columns they are found as any group is; by some of them through an index of its own, made when it is
+        first asked for.
+        """
+        own = [c.name for c in self._state.keys]
+        if list(names) == own:
+            lanes = self._lanes_of([one_chunk(c) for c in keys.columns], keys.num_rows, learn=False)
+            found = fold.find_each(lanes, self._index, self._groups)
+            found = np.unique(found[found >= 0])
+        else:
+            hashes = np.unique(hashes_of([self._types[n] for n in names], keys))
+            found = self._by(tuple(names)).find(hashes)[1]
+        if self._waiting_slots:
+            found = found[~self._waiting[found]]
+        arrays: list[Any] = [k.take(found) for k in self._keys]
+        for column in self._columns:
+            column.grow(len(self._groups))
+            arrays += column.arrays(found)
+        return pa.Table.from_arrays(self._in_order(arrays), schema=self.schema)
+
+    def _by(self, names: tuple[str, ...]) -> KeyIndex:
+        """The index of groups by some of their key columns."""
+        if names not in self._others:
+            self._others[names] = KeyIndex(self.slots)
+            whole = pa.table([k.column() for k in self._keys], names=[c.name for c in self._state.keys])
+            self._enter(names, whole, np.arange(self.slots))
+        return self._others[names]
+
+    def _enter(self, names: tuple[str, ...], keys: pa.Table, slots: Array) -> None:
+        hashes = hashes_of([self._types[n] for n in names], keys.select(list(names)))
+        self._others[names].enter(hashes, slots)
 
     def _let_go(self, touched: Array) -> None:
         """Note which of these groups have nothing left; begin anew with the others when those are the fewer."""
@@ -194,6 +236,23 @@ class _Keys:
                 return chunk.slice(group, 1)
             group -= len(chunk)
         raise AssertionError("every group has a key")
+
+    def take(self, groups: Array) -> pa.ChunkedArray:
+        """The keys of some groups."""
+        if len(self._chunks) == 1:
+            return pa.chunked_array([self._chunks[0].take(pa.array(groups))])
+        ends = np.cumsum([len(chunk) for chunk in self._chunks])
+        where = np.searchsorted(ends, groups, "right")
+        found, order = [], []
+        for i, chunk in enumerate(self._chunks):
+            at = np.flatnonzero(where == i)
+            if len(at):
+                found.append(chunk.take(pa.array(groups[at] - (ends[i] - len(chunk)))))
+                order.append(at)
+        if not found:
+            return pa.chunked_array([], self._type.arrow)
+        back = np.argsort(np.concatenate(order))
+        return pa.chunked_array([pa.concat_arrays(found).take(pa.array(back))])
 
     def write_lanes(self, array: pa.Array, out: Array, *, learn: bool) -> None:
         """Write the keys' lanes. ``learn`` gives a new text a number of its own, else it has one that no key has."""

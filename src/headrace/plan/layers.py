@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from headrace.plan.aggregates import is_mergeable
 from headrace.plan.delta import Delta, Deltas
 from headrace.plan.delta.changes import Time
-from headrace.plan.exprs import Agg, Column, Expr
+from headrace.plan.exprs import Agg, Column, Expr, Literal
 from headrace.plan.nodes import (
     Aggregate,
     Filter,
@@ -81,6 +81,15 @@ class LayeredPlan:
             for pipeline in one.pipelines:
                 found.append(Step(pipeline.state, _over(pipeline.plan, one.name, delta)))
             times |= {StateRef(pipeline.state): "before" for pipeline in one.pipelines}
+        return found
+
+    def first_steps(self) -> list[Step]:
+        """What states begin with, in order: of all rows that there are."""
+        found = []
+        for one in self.inputs:
+            weight = Column.fresh(WEIGHT, BIGINT)
+            every = Project(one.rows, (*((c, c) for c in one.rows.output), (weight, Literal(BIGINT, 1))))
+            found += [Step(p.state, _over(p.plan, one.name, Delta(every, weight))) for p in one.pipelines]
         return found
 
     def as_split(self) -> SplitPlan:

@@ -1,7 +1,7 @@
 """Changes of tables, handed to what is kept of them: rows with weights, in the commit that changes the table.
 
-A table's change is a batch like any that comes by a stream, with a column more: how often each row counts, 1 for one
-that came and -1 for one that went (``plan/signed.py``). So the intake makes state rows of it as it does of any batch.
+A change is the table's rows with a column more: how often each counts, 1 for one that came and -1 for one that went
+(``plan/signed.py``). What follows the table makes state rows of it before the commit (``keep/kept.py:Kept.changed``).
 """
 
 from __future__ import annotations
@@ -13,20 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from headrace.catalog import Stream, Table
+from headrace.catalog import Table
 from headrace.engine.stage import StateRows
+from headrace.errors import HeadraceError
 from headrace.keep.keeper import Added, Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.signed import WEIGHT
 from headrace.runtime import Parts, Runtime
 from headrace.store import Transaction
-from headrace.stream.intake import Intake, Rows
-from headrace.types import BIGINT, Field
-
-
-def signed_stream(table: Table) -> Stream:
-    """The stream of a table's changes."""
-    return Stream(table.name, (*table.columns, Field(WEIGHT, BIGINT)), number=table.number)
 
 
 def weighted(rows: pa.Table, weight: int) -> pa.Table:
@@ -63,28 +57,29 @@ class TableChanges:
     def __init__(self, runtime: Runtime, keeper: Keeper) -> None:
         self._runtime = runtime
         self._keeper = keeper
-        self._intake = Intake(runtime, keeper.ran)
 
     def of(self, table: Table, parts: Parts) -> TableHanding:
         """What a change leaves for those who follow the table; read only if there are any. Hold ``tables_lock``."""
         fed = self._followers(table)
-        return TableHanding(self._keeper, fed, self.state_rows(table, fed, parts) if fed else {})
+        return TableHanding(self._keeper, fed, self._state_rows(table, fed, parts) if fed else {})
 
     def is_followed(self, table: Table) -> bool:
         """Whether anything follows the table. Hold ``tables_lock``."""
         return bool(self._followers(table))
 
     def _followers(self, table: Table) -> list[Kept]:
-        return [kept for kept in self._keeper.fed(table, self._runtime.catalog) if kept.stages(table)]
+        return [kept for kept in self._keeper.fed(table, self._runtime.catalog) if kept.follows(table)]
 
-    def state_rows(self, table: Table, fed: Sequence[Kept], parts: Parts) -> StateRows:
-        stream = signed_stream(table)
-        stages = [stage for kept in fed for stage in kept.stages(table)]
-        found: StateRows = {}
+    def _state_rows(self, table: Table, fed: Sequence[Kept], parts: Parts) -> StateRows:
         with closing(_each(parts)) as each:  # in a batch, what is half read keeps its transaction from ending
-            for rows, weight in each:
-                if rows.num_rows:
-                    _, left = self._intake.state_rows(stream, stages, Rows(weighted(rows, weight)))
-                    for state, tables in left.items():
-                        found.setdefault(state, []).extend(tables)
-        return found
+            found = [weighted(rows, weight) for rows, weight in each if rows.num_rows]
+        if not found:
+            return {}
+        changes = {table.number: pa.concat_tables(found)}
+        states: StateRows = {}
+        for kept in fed:
+            try:
+                states |= {state: [rows] for state, rows in kept.changed(changes).items()}
+            except HeadraceError as error:
+                raise error.within(f"for materialized view {kept.name}, which follows {table.name}") from None
+        return states

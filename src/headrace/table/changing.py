@@ -174,7 +174,7 @@ def identify(runtime: Runtime, table: Table) -> None:
         numbers = pa.array(np.arange(rows.num_rows))
         tx.reshape(table.number, tables.tail_schema(table), rows.append_column(ROW, numbers))
 
-    if table.number in runtime.indexes.held:
+    if runtime.indexes.of(table.number):
         return  # an index is made of places
     with runtime.store.read() as snapshot:
         if ROW in snapshot.schema(table.number).names:
@@ -209,7 +209,7 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
 
         handing = runtime.hand_on(table, partial(change.parts, runtime, table))
         settled = beside.settled if beside is not None else lambda: None
-        with keys.entering(runtime, table, *_keys(table, change)) as entering:
+        with keys.entering(runtime, table, *_keys(runtime, table, change)) as entering:
 
             def work(tx: Transaction) -> tuple[int, int | None] | None:
                 if change.is_empty if beside is None else not beside.work(tx):
@@ -258,12 +258,22 @@ def _let_go(runtime: Runtime, change: TableChange, recording: Recording | None) 
         recording.let_go()
 
 
-def _keys(table: Table, change: TableChange) -> tuple[list[keys.Came], keys.Gone]:
-    names = list(table.primary_key)
-    came = [keys.Came(change.new.select(names))] if change.new.num_rows else []
-    if names:
-        came += [keys.Came(tables.segment_keys(table, file.path), file.path.name) for file in change.files if file.rows]
-    return came, keys.Gone(change.old.select(names), change.places, change.all_go)
+def _keys(runtime: Runtime, table: Table, change: TableChange) -> tuple[list[keys.Came], keys.Gone]:
+    """Of what comes and goes, the columns that indexes of the table are by."""
+    wanted = {*keys.key_columns(table), *chain.from_iterable(runtime.indexes.of(table.number))}
+    fields = [f for f in table.columns if table.lies(f).name in wanted]
+    if not fields:
+        return [], keys.Gone.nothing()
+    stored = {f.name: table.lies(f).name for f in fields}
+    came = []
+    if change.new.num_rows:
+        came.append(keys.Came(change.new.select(list(stored)).rename_columns(list(stored.values()))))
+    for file in change.files:
+        if file.rows:
+            came.append(keys.Came(tables.segment_columns(table, file.path, fields), file.path.name))
+    there = [name for name in stored if name in change.old.column_names]
+    old = change.old.select(there).rename_columns([stored[name] for name in there])
+    return came, keys.Gone(old, change.places, change.all_go)
 
 
 def _record(runtime: Runtime, table: Table, change: TableChange, recording: Recording) -> None:

@@ -1,6 +1,7 @@
-"""The primary key of a table is an index, not a scan: from the hash of a key to the place of its row.
+"""Indexes of tables: from the hash of a key to the places of its rows. The primary key is one, not a scan; what views
+look up rows by when something else changes (``plan/lookups.py``) are others, shared by all of them.
 
-It is in memory, of one epoch, and made when it is first needed; a table that is large waits for the second need since
+Each is in memory, of one epoch, and made when it is first needed; a table that is large waits for the second need since
 the database was opened, for making it takes longer than one scan. Each commit that changes the table's rows enters
 what it changed (``changing.py:commit``), once it is in. What is found by a hash may be of another key: the plan's own
 condition is asked again of the rows found, and an insert that seems to break the key is judged by a query.
@@ -26,7 +27,20 @@ from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
 from headrace.engine import key_index
 from headrace.engine.columns import is_key
-from headrace.engine.key_index import Array, Busy, Following, HeldIndex, KeyIndex, Move, Newer, bytes_for, hashes_of
+from headrace.engine.key_index import (
+    Array,
+    Busy,
+    Columns,
+    Following,
+    HeldIndex,
+    Keyed,
+    KeyIndex,
+    Move,
+    Named,
+    Newer,
+    bytes_for,
+    hashes_of,
+)
 from headrace.engine.native_sql import native
 from headrace.engine.plan_sql import quote_native
 from headrace.plan.exprs import Expr, Literal
@@ -52,36 +66,47 @@ def touched(reading: Reading, table: Table) -> int:
     return max(reading.last_change(table.number), reading.rewritten(table.number))
 
 
-def held(runtime: Runtime, snapshot: Snapshot, table: Table, *, make: bool = True) -> HeldIndex | None:
-    """The table's index as of a snapshot, made if need be; None if there is none. Raises ``Newer``."""
-    indexes, epoch = runtime.indexes, touched(snapshot, table)
+def key_columns(table: Table) -> Columns:
+    """What the index of a table's primary key is by."""
+    return tuple(table.stored_name(k) for k in table.primary_key)
+
+
+def held(
+    runtime: Runtime, snapshot: Snapshot, table: Table, columns: Columns | None = None, *, eager: bool = False
+) -> HeldIndex | None:
+    """A table's index as of a snapshot, made if need be; None if there is none. Raises ``Newer``.
+
+    By its primary key, if not told by which of its columns. ``eager`` says that the first need of it is not the last.
+    """
+    columns = key_columns(table) if columns is None else columns
+    indexes, epoch, named = runtime.indexes, touched(snapshot, table), (table.number, columns)
     with indexes.changed:
-        found = indexes.exact(table.number, epoch)
-    if found is not None or not make or runtime.store.batch is not None:
+        found = indexes.exact(named, epoch)
+    if found is not None or runtime.store.batch is not None:
         return found  # what a batch has changed may come to nothing
     rows = rows_at_most(snapshot, table)
     if (
-        not all(map(is_key, types_of(table)))
-        or not _is_due(runtime, table, rows)
+        not all(map(is_key, types_of(table, columns).values()))
+        or not _is_due(runtime, named, rows, eager)
         or ROW not in snapshot.schema(table.number).names
     ):
         return None
     try:
-        with indexes.building(table.number) as hand_over:
-            hand_over(_made(runtime, snapshot, table, rows))
+        with indexes.building(named) as hand_over:
+            hand_over(_made(snapshot, table, columns, rows))
     except Busy:
         return None
     with indexes.changed:
-        return indexes.exact(table.number, epoch)
+        return indexes.exact(named, epoch)
 
 
-def _is_due(runtime: Runtime, table: Table, rows: int) -> bool:
+def _is_due(runtime: Runtime, named: Named, rows: int, eager: bool) -> bool:
     indexes = runtime.indexes
     if bytes_for(rows) > indexes.room():
         return False
     with indexes.changed:
-        indexes.asked[table.number] += 1
-        return rows <= SMALL or indexes.asked[table.number] > 1
+        indexes.asked[named] += 1
+        return rows <= SMALL or indexes.asked[named] > 1 or eager
 
 
 def rows_at_most(snapshot: Snapshot, table: Table) -> int:
@@ -89,28 +114,38 @@ def rows_at_most(snapshot: Snapshot, table: Table) -> int:
     return snapshot.rows(table.number) + sum(s.rows for s in snapshot.manifest(table.number))
 
 
-def _made(runtime: Runtime, snapshot: Snapshot, table: Table, rows: int) -> HeldIndex:
-    made = HeldIndex(touched(snapshot, table), KeyIndex(rows), [path.name for path in snapshot.segments(table.number)])
+def _made(snapshot: Snapshot, table: Table, columns: Columns, rows: int) -> HeldIndex:
+    files = [path.name for path in snapshot.segments(table.number)]
+    made = HeldIndex(touched(snapshot, table), columns, KeyIndex(rows), files)
     listed = ", ".join(["''", *(literal(file) for file in made.files)])
-    names = ", ".join(quote_native(k) for k in table.primary_key)
-    source = tables.source(snapshot, table, table.primary_key, placed=True)
+    called = {table.lies(c).name: c.name for c in table.columns}
+    names = ", ".join(quote_native(called[k]) for k in columns)
+    source = tables.source(snapshot, table, [called[k] for k in columns], placed=True)
+    types = list(types_of(table, columns).values())
     text = f"SELECT list_position([{listed}], {FILE}) AS f, {ROW} AS r, {names} FROM {source}"
     for batch in native_batches(snapshot.cursor, text, 262_144):
         files, numbers = (batch.column(i).to_numpy() for i in (0, 1))
         places = np.where(files == 1, ~numbers, (files.astype(np.int64) - 2 << key_index.ROW_BITS) | numbers)
         keys = pa.Table.from_batches([batch.select(range(2, batch.num_columns))])
-        made.index.enter(hashes_of(types_of(table), keys), places)
+        made.index.enter(hashes_of(types, keys), places)
     return made
 
 
 def can_have(table: Table) -> bool:
-    """Whether a table can have an index."""
-    return table.files is None and bool(table.primary_key) and all(map(is_key, types_of(table)))
+    """Whether a table can have an index of its primary key."""
+    return bool(table.primary_key) and can_have_by(table, key_columns(table))
 
 
-def types_of(table: Table) -> list[Type]:
-    """The types of a primary key."""
-    return [field.type for name in table.primary_key for field in table.columns if field.name == name]
+def can_have_by(table: Table, columns: Columns) -> bool:
+    """Whether a table can have an index by some of its columns."""
+    return table.files is None and all(map(is_key, types_of(table, columns).values()))
+
+
+def types_of(table: Table, columns: Columns | None = None) -> dict[str, Type]:
+    """The types of columns of a table, by their names in the store; of its primary key, if not told of which."""
+    wanted = key_columns(table) if columns is None else columns
+    every = {table.lies(c).name: c.type for c in table.columns}
+    return {name: every[name] for name in wanted}
 
 
 def why_none(runtime: Runtime, snapshot: Snapshot, table: Table) -> str | None:
@@ -118,7 +153,9 @@ def why_none(runtime: Runtime, snapshot: Snapshot, table: Table) -> str | None:
     others = [field.type.sql for field in table.columns if field.name in table.primary_key and not is_key(field.type)]
     if others:
         return f"no index over keys of type {others[0]}"
-    if table.number in runtime.indexes.held or bytes_for(rows_at_most(snapshot, table)) <= runtime.indexes.room():
+    if (table.number, key_columns(table)) in runtime.indexes.held or bytes_for(
+        rows_at_most(snapshot, table)
+    ) <= runtime.indexes.room():
         return None
     return "no memory for an index (state_memory)"
 
@@ -136,14 +173,14 @@ class Found:
 
 def hashes_asked(table: Table, keys: Keys, zone: str) -> Array:
     """The hashes of keys that a plan asks for. What cannot be evaluated is an error of the native engine."""
-    types = types_of(table)
+    types = list(types_of(table).values())
     arrays = [_constants([key[i] for key in keys], type, zone) for i, type in enumerate(types)]
     return np.unique(hashes_of(types, pa.table(arrays, names=list(table.primary_key))))
 
 
-def hashes_given(table: Table, given: pa.Table) -> Array:
+def hashes_given(table: Table, given: pa.Table, columns: Columns | None = None) -> Array:
     """The hashes of keys in a table's columns."""
-    return np.unique(hashes_of(types_of(table), given))
+    return np.unique(hashes_of(list(types_of(table, columns).values()), given))
 
 
 def _constants(values: Sequence[Expr], type: Type, zone: str) -> pa.ChunkedArray:
@@ -155,13 +192,21 @@ def _constants(values: Sequence[Expr], type: Type, zone: str) -> pa.ChunkedArray
 
 
 def rows_of(
-    runtime: Runtime, snapshot: Snapshot, table: Table, hashes: Array, fields: Sequence[str], *, placed: bool
+    runtime: Runtime,
+    snapshot: Snapshot,
+    table: Table,
+    hashes: Array,
+    fields: Sequence[str],
+    *,
+    placed: bool = False,
+    columns: Columns | None = None,
+    eager: bool = False,
 ) -> Found | None:
     """The rows that have the keys of these hashes, and perhaps some others; None if all are to be read.
 
     Raises ``Newer`` where the index is of a later epoch.
     """
-    index = held(runtime, snapshot, table)
+    index = held(runtime, snapshot, table, columns, eager=eager)
     if index is None:
         return None
     return found(runtime, snapshot, table, index, hashes, fields, placed=placed)
@@ -261,29 +306,33 @@ class Entering:
         self._table = table
         self._following = following
         self._came = came
-        self._types = types_of(table)
+        self._key = key_columns(table)
+        self._types = {table.lies(c).name: c.type for c in table.columns}
         self.is_on = False
         """Whether there is an index, or one is made just now."""
-        self._suspects: list[pa.Table] = [part.keys for part in came]
-        self._hashes: list[Array] = []
+        self._suspects: list[pa.Table] = [self._keys(part.rows) for part in came]
+        self._keyed: list[Keyed] = []
+
+    def _keys(self, rows: pa.Table) -> pa.Table:
+        return rows.select(list(self._key)).rename_columns(list(self._table.primary_key))
 
     def judge(self, index: HeldIndex | None, gone: Gone) -> None:
         """Look the new keys up, before any of the change is in. Hold the indexes."""
         self.is_on = True
         self._following.all_go = gone.all
         if not gone.all:
-            hashes = hashes_of(self._types, gone.keys)
-            self._following.moves += [Move(hashes[at], f, rows, False) for f, at, rows in _by_file(gone.places)]
-        self._hashes = [hashes_of(self._types, part.keys) for part in self._came]
+            keyed = Keyed(gone.rows, self._types, gone.places.num_rows)
+            self._following.moves += [Move(keyed.take(at), f, rows, False) for f, at, rows in _by_file(gone.places)]
+        self._keyed = [Keyed(part.rows, self._types, part.rows.num_rows) for part in self._came]
         if index is None or not self._came:
             return
-        every = np.concatenate(self._hashes)
+        every = np.concatenate([part.hashes(self._key) for part in self._keyed])
         suspect = repeated(every)
         if not gone.all:
             left = [index.places(move.file, move.rows) for move in self._following.moves]
             rows, places = index.index.find(every)
             suspect[rows[~np.isin(places, np.concatenate([*left, np.empty(0, np.int64)]))]] = True
-        keys = pa.concat_tables([part.keys for part in self._came])
+        keys = pa.concat_tables([self._keys(part.rows) for part in self._came])
         self._suspects = [keys.filter(pa.array(suspect))]
 
     def check(self, tx: Transaction) -> None:
@@ -295,9 +344,9 @@ class Entering:
         if not self.is_on:
             return
         moves = self._following.moves
-        for part, hashes in zip(self._came, self._hashes, strict=True):
+        for part, keyed in zip(self._came, self._keyed, strict=True):
             if not part.file:
-                moves.append(Move(hashes, "", np.arange(start, start + len(hashes)), True))
+                moves.append(Move(keyed, "", np.arange(start, start + part.rows.num_rows), True))
         if flushed is not None:
             self.flushed(flushed)
 
@@ -305,45 +354,39 @@ class Entering:
         """A tail's rows are a segment now."""
         rows = flushed.rows
         if self.is_on and ROW in rows.column_names:
-            hashes, numbers = (
-                hashes_of(self._types, rows.select([self._table.stored_name(k) for k in self._table.primary_key])),
-                rows.column(ROW).to_numpy(),
-            )
+            keyed, numbers = Keyed(rows, self._types, rows.num_rows), rows.column(ROW).to_numpy()
             self._following.moves += [
-                Move(hashes, "", numbers, False),
-                Move(hashes, flushed.file.name, np.arange(len(hashes)), True),
+                Move(keyed, "", numbers, False),
+                Move(keyed, flushed.file.name, np.arange(len(numbers)), True),
             ]
 
     def committed(self, epoch: int | None) -> None:
         """It is in, if it has an epoch."""
-        for part, hashes in zip(self._came, self._hashes, strict=True) if self.is_on else ():
+        for part, keyed in zip(self._came, self._keyed, strict=True) if self.is_on else ():
             if part.file:
-                self._following.moves.append(Move(hashes, part.file, np.arange(len(hashes)), True))
+                self._following.moves.append(Move(keyed, part.file, np.arange(part.rows.num_rows), True))
         self._following.epoch = epoch
 
 
 @dataclass(frozen=True)
 class Came:
-    """Keys of new rows, in the order of their segment, or of those for the tail."""
+    """New rows, in the order of their segment, or those for the tail: the columns that indexes are by, as stored."""
 
-    keys: pa.Table
+    rows: pa.Table
     file: str = ""
 
 
 @dataclass(frozen=True)
 class Gone:
-    """Keys and places of rows that go."""
+    """Rows that go, those columns of them that indexes are by, and their places."""
 
-    keys: pa.Table
+    rows: pa.Table
     places: pa.Table
     all: bool = False
 
     @staticmethod
-    def nothing(table: Table) -> Gone:
-        keys = pa.table(
-            {k: pa.array([], type.arrow) for k, type in zip(table.primary_key, types_of(table), strict=True)}
-        )
-        return Gone(keys, pa.table({FILE: pa.array([], pa.string()), ROW: pa.array([], pa.int64())}))
+    def nothing() -> Gone:
+        return Gone(pa.table({}), pa.table({FILE: pa.array([], pa.string()), ROW: pa.array([], pa.int64())}))
 
 
 @contextmanager
@@ -358,23 +401,22 @@ def entering(runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone) -
         before = touched(glance, table)
     with indexes.following(number, before) as following:
         found = Entering(table, following, came)
-        if can_have(table):
-            if came and not gone.all:
-                _make(runtime, table, before)
-            with indexes.changed:
-                index = indexes.held.get(number)
-                index = index if index is not None and index.epoch == before else None
-                if index is not None or indexes.is_followed(number):
-                    found.judge(index, gone)
+        if can_have(table) and came and not gone.all:
+            _make(runtime, table, before)
+        with indexes.changed:
+            index = indexes.held.get((number, key_columns(table)))
+            index = index if index is not None and index.epoch == before else None
+            if indexes.of(number):
+                found.judge(index, gone)
         yield found
 
 
 def _make(runtime: Runtime, table: Table, epoch: int) -> None:
-    indexes = runtime.indexes
+    indexes, named = runtime.indexes, (table.number, key_columns(table))
     with indexes.changed:
-        index = indexes.held.get(table.number)
+        index = indexes.held.get(named)
         if index is not None and index.epoch != epoch:
-            del indexes.held[table.number]  # a rewrite gave rows other places
+            del indexes.held[named]  # a rewrite gave rows other places
             index = None
     if index is None:
         with runtime.store.read() as snapshot, suppress(Newer):

@@ -77,7 +77,7 @@ def optimize(runtime: Runtime, table: Table) -> Rewritten:
 
 def flush(runtime: Runtime, table: Table) -> None:
     """Write the tail out, so that other processes can read the whole table from files."""
-    with runtime.tables_lock, keys.entering(runtime, table, [], keys.Gone.nothing(table)) as entering:
+    with runtime.tables_lock, keys.entering(runtime, table, [], keys.Gone.nothing()) as entering:
 
         def work(tx: Transaction) -> int | None:
             if tx.query(f"SELECT count(*) AS n FROM {tx.table(table.number)}").column("n")[0].as_py() == 0:

@@ -41,7 +41,7 @@ from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
 from headrace.store.format import literal
 from headrace.table import constraints
-from headrace.types import arrow_schema
+from headrace.types import Field, arrow_schema
 
 TAIL_ROWS = 65_536
 """A tail this long becomes a segment."""
@@ -180,10 +180,9 @@ def segment_chunks(table: Table, file: Path) -> Iterator[pa.Table]:
     yield from (of_segment(table, chunk, there) for chunk in parquet_chunks(file))
 
 
-def segment_keys(table: Table, file: Path) -> pa.Table:
-    """The primary keys in one of the table's segments."""
-    names = [table.stored_name(k) for k in table.primary_key]
-    return parquet_rows(file, names).rename_columns(list(table.primary_key))
+def segment_columns(table: Table, file: Path, fields: Sequence[Field]) -> pa.Table:
+    """Some columns of a segment that was written just now, by the names they have in the store."""
+    return parquet_rows(file, [table.lies(f).name for f in fields])
 
 
 def of_segment(table: Table, rows: pa.Table, there: Collection[str]) -> pa.Table:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.base.wording import span_text
 from headrace.catalog import View
 from headrace.engine.plan_sql import why_not_native
 from headrace.keep.explaining import by_size, indented, place_said
-from headrace.plan.nodes import kept_in, tables_in
-from headrace.plan.pipelines import SplitPlan
+from headrace.keep.maintenance import LookedUp, compiled, tables_of
+from headrace.plan.layers import LayeredPlan
+from headrace.plan.nodes import Node, kept_in, tables_in
+from headrace.plan.pipelines import SplitPlan, State
 from headrace.runtime import Runtime
 
 
-def explained(runtime: Runtime, view: View, plan: SplitPlan) -> list[str]:
-    """What is done at its creation, at each insert and at each query."""
+def explained(runtime: Runtime, view: View, plan: SplitPlan | LayeredPlan) -> list[str]:
+    """What is done at its creation, at each insert or change, and at each query."""
     lines = [f"{view.called.capitalize()} {view.name}"]
+    if isinstance(plan, LayeredPlan):
+        return [*lines, *_following(runtime, plan), *_states(plan.states), *_queries(runtime, plan.upper)]
     for static in plan.statics:
         tables_read = ", ".join(sorted(tables_in(static.plan)))
         lines += [
@@ -29,16 +35,45 @@ def explained(runtime: Runtime, view: View, plan: SplitPlan) -> list[str]:
     for pipeline in plan.streams:
         reason = why_not_native(pipeline.plan, zone=runtime.settings.time_zone)
         where = by_size(runtime) if reason is None else f"Spark SQL: {reason}"
-        each = "Each change of" if view.materialized else "Each insert into"
-        what = f"{each} {pipeline.stream}" if pipeline.stream else "Once, at creation"
+        what = f"Each insert into {pipeline.stream}" if pipeline.stream else "Once, at creation"
         lines += [f"{what}: state rows for {pipeline.state}, by {where}", *indented(pipeline.plan)]
-    for state in plan.states:
+    lines += _states(plan.states)
+    if plan.retain is not None:
+        lines += [f"Kept for {span_text(plan.retain)} of the groups' own time; rows for groups past that are late"]
+    return [*lines, *_queries(runtime, plan.upper)]
+
+
+def _states(states: Sequence[State]) -> list[str]:
+    lines = []
+    for state in states:
         columns = ", ".join(f"{label} {f.type.sql}" for f, label in zip(state.schema, state.labels, strict=True))
         keys = len(state.keys)
         lines += [f"State {state.name} ({state.kind}): {columns}; key: {', '.join(state.labels[:keys]) or 'none'}"]
-    if plan.retain is not None:
-        lines += [f"Kept for {span_text(plan.retain)} of the groups' own time; rows for groups past that are late"]
-    live = sorted(tables_in(plan.upper) | kept_in(plan.upper))
-    also = f" (reads {', '.join(live)})" if live else ""
-    lines += [f"Each query{also}: merge the states, then by {place_said(runtime, plan.upper)}", *indented(plan.upper)]
     return lines
+
+
+def _queries(runtime: Runtime, upper: Node) -> list[str]:
+    live = sorted(tables_in(upper) | kept_in(upper))
+    also = f" (reads {', '.join(live)})" if live else ""
+    return [f"Each query{also}: merge the states, then by {place_said(runtime, upper)}", *indented(upper)]
+
+
+def _following(runtime: Runtime, plan: LayeredPlan) -> list[str]:
+    """What each table's changes do to states."""
+    lines = []
+    with runtime.store.read() as snapshot:
+        for ref in sorted(tables_of(plan), key=lambda ref: ref.name):
+            steps = compiled(runtime, snapshot, plan, [ref])
+            lines.append(f"Each change of {ref.name}: {'incremental' if not _scanned(steps) else 'not incremental'}")
+            for step in steps:
+                lines.append(f"  state rows for {step.state}, by {place_said(runtime, step.rest)}")
+                lines += [f"    looks up {one.leaf.relation} by {', '.join(one.fields)}" for one in step.lookups]
+                lines += [f"    reads all of {name}" for name in _scanned([step])]
+    lines.append("Once, at creation: the same states of all rows")
+    for one in plan.inputs:
+        lines += [f"  {', '.join(p.state for p in one.pipelines)} of", *(f"  {line}" for line in indented(one.rows))]
+    return lines
+
+
+def _scanned(steps: Sequence[LookedUp]) -> list[str]:
+    return list(dict.fromkeys(leaf.relation for step in steps for leaf in step.scanned))

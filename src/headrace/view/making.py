@@ -20,9 +20,10 @@ from headrace.errors import NotYetSupported, SqlError, StoreError
 from headrace.keep.family import Family, family
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
+from headrace.plan.layers import LayeredPlan
 from headrace.plan.nodes import Node, Project, leaves, streams_in
 from headrace.plan.pipelines import SplitPlan
-from headrace.plan.refs import ChangeRef, RelationRef
+from headrace.plan.refs import RelationRef
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
 from headrace.plan.split import split
@@ -37,7 +38,7 @@ from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
-from headrace.view.materialized import first_rows, following
+from headrace.view.materialized import MaterializedView, followed
 
 
 @family
@@ -47,7 +48,7 @@ class Views(Family):
     relation = View
     statement = CreateView
 
-    def defined(self, keeper: Keeper, statement: CreateView, analyzer: SparkAnalyzer) -> tuple[View, SplitPlan | None]:
+    def defined(self, keeper: Keeper, statement: CreateView, analyzer: SparkAnalyzer) -> tuple[View, Cut | None]:
         catalog = keeper.runtime.catalog
         reads = reads_of(statement, catalog)
         if statement.materialized or any(catalog.get(name).is_stream for name in reads):
@@ -62,14 +63,17 @@ class Views(Family):
             tables = FROZEN
         return View(statement.name, schema, statement.text, kept, reads, types, statement.materialized, tables), plan
 
-    def holds(self, plan: SplitPlan) -> Sequence[str]:
-        return [*(state.name for state in plan.states), *([STATICS] if plan.statics else [])]
+    def holds(self, plan: Cut) -> Sequence[str]:
+        statics = isinstance(plan, SplitPlan) and plan.statics
+        return [*(state.name for state in plan.states), *([STATICS] if statics else [])]
 
-    def compiled(self, keeper: Keeper, relation: Relation, plan: SplitPlan) -> ContinuousView:
+    def compiled(self, keeper: Keeper, relation: Relation, plan: Cut) -> ContinuousView:
         return self._compiled(keeper, relation, plan, {})
 
-    def _compiled(self, keeper: Keeper, view: Relation, plan: SplitPlan, files: Mapping[str, Path]) -> ContinuousView:
+    def _compiled(self, keeper: Keeper, view: Relation, plan: Cut, files: Mapping[str, Path]) -> ContinuousView:
         assert isinstance(view, View)
+        if isinstance(plan, LayeredPlan):
+            return MaterializedView(view, plan, keeper.runtime, keeper.answers)
         return ContinuousView(view, plan, statics_of(files), keeper.runtime.settings.time_zone)
 
     def explained(self, keeper: Keeper, statement: CreateView) -> list[str]:
@@ -78,13 +82,19 @@ class Views(Family):
             return [f"View {view.name}: an ordinary view, computed when it is queried"]
         return explained(keeper.runtime, view, plan)
 
-    def plan_of(self, kept: ContinuousView) -> SplitPlan:
-        return kept.plan
+    def plan_of(self, kept: ContinuousView) -> Cut:
+        return kept.layers if isinstance(kept, MaterializedView) else kept.plan
 
     @contextmanager
-    def begun(self, keeper: Keeper, relation: Relation, plan: SplitPlan) -> Iterator[Kept]:
+    def begun(self, keeper: Keeper, relation: Relation, plan: Cut) -> Iterator[Kept]:
         """Its static build sides written; those that no other view has go again if the block raises."""
         runtime = keeper.runtime
+        if isinstance(plan, LayeredPlan):
+            kept = self.compiled(keeper, relation, plan)
+            assert isinstance(kept, MaterializedView)
+            kept.first = kept.maintenance.first_rows(kept)
+            yield kept
+            return
         files: dict[str, Path] = {}
         known = keeper.build_sides() if plan.statics else set()
         others = frozenset(known)
@@ -94,7 +104,7 @@ class Views(Family):
                 files[static.name] = _build_side(runtime, rows.rename_columns([f.name for f in static.schema]), known)
                 known.add(files[static.name])
             view = self._compiled(keeper, relation, plan, files)
-            view.first = first_rows(runtime, view)
+            view.first = _of_no_stream(runtime, view)
             _ = view.pipelines  # compiled now, so that an error comes before the view is committed
             with _sides(keeper, view):
                 yield view
@@ -140,6 +150,14 @@ def _tables_note(view: ContinuousView) -> str:
     if view.counted_tables:
         notes.append(f"rows of {', '.join(view.counted_tables)} counted now, once: {again}")
     return "".join(f"; {note}" for note in notes)
+
+
+def _of_no_stream(runtime: Runtime, view: ContinuousView) -> dict[int, pa.Table]:
+    """The state rows a view begins with, by state: those of what never changes."""
+    found: dict[int, list[pa.Table]] = {}
+    for pipeline in view.initial:
+        found.setdefault(pipeline.state, []).append(query.run_now(runtime, pipeline.plan))
+    return {state: pa.concat_tables(rows) for state, rows in found.items()}
 
 
 @contextmanager
@@ -248,10 +266,14 @@ def plan_view(statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer) 
     return optimize(drop_root_sort(named)), schema
 
 
+Cut = SplitPlan | LayeredPlan
+"""How a view's plan is kept: between inserts and queries, or in layers that follow tables."""
+
+
 def split_view(
     statement: CreateView, catalog: Catalog, analyzer: QueryAnalyzer, tables: str
-) -> tuple[SplitPlan | None, Schema]:
-    """The view's split plan if it reads a stream, else nothing to keep; rows see tables as they then were.
+) -> tuple[Cut | None, Schema]:
+    """The view's cut plan if it reads a stream, else nothing to keep; rows see tables as they then were.
 
     ``tables`` is one of :data:`~headrace.catalog.view.TABLES_SEEN`.
     """
@@ -264,8 +286,11 @@ def split_view(
                 position=statement.position,
                 hint="leave tables out",
             )
-        followed = following(plan, catalog, statement.position)
-        return split(followed, statement.retain, {leaf.ref for leaf in leaves(followed, ChangeRef)}), schema
+        if statement.retain is not None:
+            raise NotYetSupported(
+                "to retain groups of rows that may be taken back", position=statement.position, hint="leave retain out"
+            )
+        return followed(plan, catalog, statement.position), schema
     if streams_in(plan):
         for scan in leaves(plan):
             if isinstance(scan.ref, RelationRef) and (read := catalog.at(scan.ref.number)) is not None:

@@ -1,114 +1,106 @@
 """Materialized views: what is kept follows the changes of tables, in the commits that make them.
 
-A grouping of a table is kept as one of a stream is, except that rows may be taken back: its states are those of signed
-rows (``plan/signed.py``), and each change of the table comes by with weights. It begins with the rows there are.
+The view's plan is cut into layers of states (``plan/layers.py``). Each change of a table below it becomes changes of
+these, through the plan of the change and the shared indexes (``keep/maintenance.py``), before the commit; the rows are
+added in the commit. So every epoch shows the view as its query would be over that epoch's tables.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from headrace.catalog import Catalog
+from headrace.catalog import Catalog, Relation, View
 from headrace.errors import NotYetSupported, Position
-from headrace.plan.nodes import (
-    Aggregate,
-    Filter,
-    Leaf,
-    Node,
-    Project,
-    UnionAll,
-    Values,
-    leaves,
-    map_children,
-    streams_in,
-    walk_plan,
-)
-from headrace.plan.refs import ChangeRef, Ref, TableRef
-from headrace.plan.signed import WEIGHT
+from headrace.keep.answers import Answers
+from headrace.keep.maintenance import Maintenance
+from headrace.plan.exprs import Agg
+from headrace.plan.layers import LayeredPlan, layered
+from headrace.plan.nodes import Aggregate, Draw, Node, SparkSql, leaves, streams_in, walk_plan
+from headrace.plan.refs import Ref, TableRef
 from headrace.runtime import Runtime
-from headrace.table import query
-from headrace.table import rows as tables
 from headrace.view.continuous import ContinuousView
 
-_BELOW = (Leaf, Filter, Project, UnionAll, Values)
+
+class MaterializedView(ContinuousView):
+    """A plan over tables, kept in layers."""
+
+    def __init__(self, view: View, plan: LayeredPlan, runtime: Runtime, answers: Answers) -> None:
+        super().__init__(view, plan.as_split(), {}, runtime.settings.time_zone)
+        self.layers = plan
+        self.maintenance = Maintenance(runtime, answers, plan)
+
+    def follows(self, source: Relation) -> bool:
+        return source.number in self.maintenance.tables
+
+    def changed(self, changes: Mapping[int, pa.Table]) -> Mapping[int, pa.Table]:
+        given: dict[Ref, pa.Table] = {self.maintenance.tables[number]: rows for number, rows in changes.items()}
+        return self.maintenance.state_rows(self, given)
+
+    @property
+    def source_tables(self) -> Sequence[str]:
+        """The tables it follows."""
+        return sorted(ref.name for ref in self.maintenance.tables.values())
 
 
-def following(plan: Node, catalog: Catalog, position: Position) -> Node:
-    """The plan with the tables below its first groupings as what changes; those above are read by queries."""
+def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
+    """The layers of a view's plan; an error that names what cannot be followed."""
     if streams_in(plan):
         raise NotYetSupported(
             "a stream in a materialized view", position=position, hint="CREATE VIEW over a stream is kept up to date"
         )
-    found, tables = False, 0
-
-    def visit(node: Node) -> Node:
-        nonlocal found
-        if isinstance(node, Aggregate) and not any(isinstance(n, Aggregate) for n in walk_plan(node.child)):
-            found = True
-            for part in walk_plan(node.child):
-                if not isinstance(part, _BELOW):
-                    what = type(part).__name__.lower()
-                    raise NotYetSupported(
-                        f"a {what} below the grouping of a materialized view",
-                        position=position,
-                        hint="group one table, and join above the grouping; or CREATE VIEW, computed when queried",
-                    )
-            return map_children(node, changing)
-        return map_children(node, visit)
-
-    def changing(node: Node) -> Node:
-        nonlocal tables
-        if not isinstance(node, Leaf):
-            return map_children(node, changing)
-        table = catalog.table_at(node.number) if isinstance(node.ref, TableRef) else None
+    for leaf in leaves(plan):
+        table = catalog.table_at(leaf.number) if isinstance(leaf.ref, TableRef) else None
         if table is None or table.files is not None:
             raise NotYetSupported(
-                f"{node.relation} below the grouping of a materialized view: it is no table of this database's own",
+                f"{leaf.relation} in a materialized view: it is no table of this database's own",
                 position=position,
-                hint="group a table; CREATE VIEW is computed when it is queried",
+                hint="read tables; CREATE VIEW is computed when it is queried",
             )
-        tables += 1
-        return replace(node, ref=ChangeRef(node.ref.name, node.number))
-
-    plan = visit(plan)
-    if not found:
+    if not leaves(plan):
         raise NotYetSupported(
-            "a materialized view without a grouping of a table that Headrace plans itself",
-            position=position,
-            hint="GROUP BY, without windows and subqueries beside it; or CREATE VIEW, computed when it is queried",
-        )
-    if not tables:
-        raise NotYetSupported(
-            "a materialized view that groups no table",
+            "a materialized view that reads no table",
             position=position,
             hint="CREATE VIEW, or CREATE TABLE … AS SELECT",
         )
+    for node in walk_plan(plan):
+        _check(node, position)
+    return _checked(layered(plan), position)
+
+
+def _check(node: Node, position: Position) -> None:
+    if isinstance(node, Draw):
+        raise NotYetSupported("TABLESAMPLE in a materialized view", position=position, hint="draw where it is queried")
+    if isinstance(node, SparkSql):
+        raise NotYetSupported(
+            f"{node.reason} in a materialized view",
+            position=position,
+            hint="write it without; or CREATE VIEW, computed when it is queried",
+        )
+
+
+def _checked(plan: LayeredPlan, position: Position) -> LayeredPlan:
+    """The same, unless what a change takes back could not be told from what was there before."""
+    for one in plan.inputs:
+        for node in walk_plan(one.rows):
+            for _, agg in node.aggs if isinstance(node, Aggregate) else ():
+                if not is_exact(agg):
+                    of = agg.args[0].type.sql if agg.args else "rows"
+                    raise NotYetSupported(
+                        f"{agg.fn} of {of} below the top of a materialized view",
+                        position=position,
+                        hint="its last digits depend on the order of rows: aggregate decimals, or in the outermost "
+                        "grouping; or CREATE VIEW, computed when it is queried",
+                    )
     return plan
 
 
-def first_rows(runtime: Runtime, view: ContinuousView) -> dict[int, pa.Table]:
-    """The state rows a view begins with, by state: of what never changes, and of the rows tables have now."""
-    found: dict[int, list[pa.Table]] = {}
-    for pipeline in view.initial:
-        found.setdefault(pipeline.state, []).append(query.run_now(runtime, pipeline.plan))
-    for pipeline in (p for each in view.pipelines.values() for p in each):
-        refs = {leaf.ref for leaf in leaves(pipeline.plan, ChangeRef)}
-        if refs:
-            found.setdefault(pipeline.state, []).append(_rows(runtime, pipeline.plan, refs))
-    return {state: pa.concat_tables(rows) for state, rows in found.items()}
+_EXACT = {"count", "min", "max", "bool_and", "bool_or"}
 
 
-def _rows(runtime: Runtime, plan: Node, refs: set[Ref]) -> pa.Table:
-    prepared = query.Prepared(runtime, plan)
-    while True:
-        with runtime.store.read() as snapshot, suppress(query.Again):
-            given: dict[Ref, str] = {}
-            for ref in refs:
-                assert isinstance(ref, ChangeRef)
-                table = runtime.catalog.table_at(ref.number)
-                assert table is not None
-                given[ref] = f"SELECT *, 1::BIGINT AS {WEIGHT} FROM {tables.source(snapshot, table)}"
-            return query.run(runtime, snapshot, prepared, query.Leaves({}, given))
+def is_exact(agg: Agg) -> bool:
+    """Whether an aggregate gives the same for the same rows, whatever their order."""
+    if agg.template is not None:
+        return False
+    return agg.fn in _EXACT or (agg.fn in ("sum", "avg") and not agg.args[0].type.is_float)

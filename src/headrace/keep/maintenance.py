@@ -1,0 +1,262 @@
+"""What a change of tables does to the states of a relation that follows them (001 §4.3, §4.4).
+
+The plan of a change begins with few rows, the change's own. What these meet in tables and lower states is looked up
+through indexes (``plan/lookups.py``), step by step; then the rest runs natively over the rows that were found. So the
+work follows the change and its fan-out, not the tables. A step that finds no index, or so many keys that a scan is
+shorter, reads all rows.
+
+    change ─ keys ─▶ index ─ rows ─ keys ─▶ index ─ rows ─▶ plan over these ─▶ state rows ─▶ their change ─▶ next layer
+
+Nothing here writes: the rows are added in the commit that changes the tables (``stream/table_changes.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.catalog import Table
+from headrace.engine.columns import is_key
+from headrace.engine.key_index import Newer
+from headrace.keep.answers import Answers
+from headrace.keep.kept import Kept
+from headrace.plan.delta import change_ref
+from headrace.plan.layers import LayeredPlan
+from headrace.plan.lookups import Lookup, looked_up
+from headrace.plan.nodes import Leaf, Node
+from headrace.plan.nodes import leaves as leaves_of
+from headrace.plan.refs import GivenRef, Ref, StateRef, TableRef
+from headrace.plan.signed import WEIGHT
+from headrace.runtime import Runtime
+from headrace.store import Snapshot
+from headrace.table import keys as indexes
+from headrace.table import query
+from headrace.table import rows as tables
+
+FEW = 1_024
+"""Rows of a table that is rather scanned."""
+MANY = 8
+"""A scan takes no longer than to find one row of so many by key."""
+
+
+@dataclass
+class RowsRead:
+    """How many rows were read for changes, so that a test can tell what they follow."""
+
+    found: int = 0
+    """By key."""
+    scanned: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class LookedUp:
+    """A step of a change: what it looks up, and its plan over what is found."""
+
+    state: str
+    lookups: tuple[Lookup, ...]
+    rest: Node
+    scanned: tuple[Leaf, ...]
+    """Leaves of tables and states that are read whole, though they are not small."""
+
+
+def tables_of(plan: LayeredPlan) -> list[TableRef]:
+    """The tables a layered plan follows."""
+    found = (leaf.ref for one in plan.inputs for leaf in leaves_of(one.rows))
+    return list(dict.fromkeys(ref for ref in found if isinstance(ref, TableRef)))
+
+
+def compiled(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref]) -> list[LookedUp]:
+    """What a change of some tables does."""
+    small = _small(runtime, snapshot, plan, changed)
+
+    def is_few(leaf: Leaf) -> bool:
+        return isinstance(leaf.ref, GivenRef) or leaf.ref in small
+
+    found = []
+    for step in plan.steps(changed):
+        rest, lookups = looked_up(step.rows, is_few, _findable)
+        scanned = (leaf for tree in (rest, *(one.keys for one in lookups)) for leaf in leaves_of(tree))
+        left = tuple(leaf for leaf in scanned if not is_few(leaf))
+        found.append(LookedUp(step.state, tuple(lookups), rest, left))
+    return found
+
+
+def _small(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref]) -> frozenset[Ref]:
+    """The tables that are better scanned, because they have few rows."""
+    return frozenset(
+        ref
+        for ref in tables_of(plan)
+        if ref not in changed and indexes.rows_at_most(snapshot, _table(runtime, ref)) <= FEW
+    )
+
+
+def _findable(leaf: Leaf, fields: Collection[str]) -> list[str] | None:
+    """By which fields rows are looked up: by the whole key if that can be, else by all that are compared."""
+    types = dict(zip(leaf.fields, (c.type for c in leaf.scanned), strict=True))
+    found = [name for name in leaf.fields if name in fields and is_key(types[name])]
+    if isinstance(leaf.ref, TableRef) and leaf.key and set(leaf.key) <= set(found):
+        return list(leaf.key)
+    return found or None
+
+
+def _table(runtime: Runtime, ref: Ref) -> Table:
+    assert isinstance(ref, TableRef)
+    table = runtime.catalog.table_at(ref.number)
+    assert table is not None
+    return table
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """A step, ready to run."""
+
+    state: str
+    rows: query.Prepared
+    lookups: tuple[tuple[Lookup, query.Prepared], ...]
+    reads_states: bool
+    """Whether it reads some state whole."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """What a change of some tables runs, and which tables were small when that was decided."""
+
+    steps: tuple[_Step, ...]
+    small: frozenset[Ref]
+
+
+@dataclass
+class _Given:
+    """The rows that are at hand while a change runs."""
+
+    arrow: dict[Ref, pa.Table] = field(default_factory=dict)
+    sql: dict[Ref, str] = field(default_factory=dict)
+
+    def leaves(self, states: query.Leaves) -> query.Leaves:
+        return replace(states, arrow={**states.arrow, **self.arrow}, sql={**states.sql, **self.sql})
+
+
+class Maintenance:
+    """Follows the tables of one kept relation."""
+
+    def __init__(self, runtime: Runtime, answers: Answers, plan: LayeredPlan) -> None:
+        self._runtime = runtime
+        self._answers = answers
+        self._plan = plan
+        self._compiled: dict[frozenset[Ref], _Steps] = {}
+        self.tables: Mapping[int, TableRef] = {ref.number: ref for ref in tables_of(plan)}
+        self._read_above = {leaf.ref for one in plan.inputs for leaf in leaves_of(one.rows, StateRef)}
+        self.read = RowsRead()
+
+    def state_rows(self, kept: Kept, changes: Mapping[Ref, pa.Table]) -> dict[int, pa.Table]:
+        """The rows that changes of tables, which have weights, add to states. Hold ``tables_lock``."""
+        while True:
+            with self._runtime.store.read() as snapshot, suppress(query.Again):
+                return self._run(snapshot, kept, changes)
+
+    def first_rows(self, kept: Kept) -> dict[int, pa.Table]:
+        """The rows that states begin with: of all rows that tables have."""
+        found: dict[str, pa.Table] = {}
+        while True:
+            with self._runtime.store.read() as snapshot, suppress(query.Again):
+                for step in self._plan.first_steps():
+                    if step.state not in found:
+                        given: dict[Ref, pa.Table] = {StateRef(name): rows for name, rows in found.items()}
+                        leaves = query.Leaves(given, {})
+                        rows = query.run(self._runtime, snapshot, query.Prepared(self._runtime, step.rows), leaves)
+                        found[step.state] = rows.cast(kept.by_name[step.state].schema)
+                return {kept.by_name[name].ref: rows for name, rows in found.items()}
+
+    # One change
+
+    def _run(self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table]) -> dict[int, pa.Table]:
+        given = _Given({change_ref(ref): rows for ref, rows in changes.items()})
+        added: dict[int, pa.Table] = {}
+        for step in self._steps(snapshot, changes.keys()):
+            rows = self._step(snapshot, kept, step, given)
+            if rows.num_rows:
+                state = kept.by_name[step.state]
+                added[state.ref] = rows.cast(state.schema)
+            if StateRef(step.state) in self._read_above:
+                given.arrow[change_ref(StateRef(step.state))] = self._change_of(snapshot, kept, step.state, rows)
+        return added
+
+    def _step(self, snapshot: Snapshot, kept: Kept, step: _Step, given: _Given) -> pa.Table:
+        with self._answers.reading(snapshot, kept):
+            states = self._answers.states(snapshot, kept, patient=True) if step.reads_states else query.NO_LEAVES
+            for lookup, keys in step.lookups:
+                if lookup.given not in given.arrow and lookup.given not in given.sql:
+                    self._look_up(snapshot, kept, lookup, keys, given, states)
+            rows = query.run(self._runtime, snapshot, step.rows, given.leaves(states))
+            for lookup, _ in step.lookups:
+                given.arrow.pop(lookup.given, None)
+                given.sql.pop(lookup.given, None)
+        return rows
+
+    def _look_up(
+        self,
+        snapshot: Snapshot,
+        kept: Kept,
+        lookup: Lookup,
+        keys: query.Prepared,
+        given: _Given,
+        states: query.Leaves,
+    ) -> None:
+        wanted = query.run(self._runtime, snapshot, keys, given.leaves(states))
+        wanted = wanted.rename_columns(list(lookup.fields))
+        ref = lookup.leaf.ref
+        if isinstance(ref, StateRef):
+            rows = self._answers.find_rows(snapshot, kept, kept.by_name[ref.name], wanted)
+            given.arrow[lookup.given] = rows
+            self.read.found += rows.num_rows
+            return
+        table = _table(self._runtime, ref)
+        columns = tuple(table.stored_name(name) for name in lookup.fields)
+        hashes = indexes.hashes_given(table, wanted.rename_columns(list(columns)), columns)
+        found = None
+        if len(hashes) * MANY <= max(indexes.rows_at_most(snapshot, table), FEW * MANY):
+            fields = sorted({f for leaf in (lookup.leaf,) for f in leaf.fields})
+            try:
+                found = indexes.rows_of(self._runtime, snapshot, table, hashes, fields, columns=columns, eager=True)
+            except Newer:
+                raise query.Again from None
+        if found is None:
+            given.sql[lookup.given] = f"SELECT * FROM {tables.source(snapshot, table, lookup.leaf.fields)}"
+            self.read.scanned += indexes.rows_at_most(snapshot, table)
+        else:
+            given.arrow[lookup.given] = snapshot.query(f"SELECT * FROM {found.sql}", **found.named)
+            self.read.found += given.arrow[lookup.given].num_rows
+
+    def _change_of(self, snapshot: Snapshot, kept: Kept, name: str, rows: pa.Table) -> pa.Table:
+        """How a state's merged rows change when rows are added to it: those that go and those that come."""
+        state = kept.by_name[name]
+        assert state.folds is not None
+        key = [c.name for c in state.folds.keys]
+        if key:
+            old = self._answers.find_rows(snapshot, kept, state, rows.select(key))
+        else:
+            old = state.home.merged(snapshot, state)
+        both = pa.concat_tables([old.cast(state.schema), rows.cast(state.schema)])
+        new = snapshot.query(state.merge("__both"), __both=both).cast(state.schema)
+        weights = np.concatenate([np.full(old.num_rows, -1), np.full(new.num_rows, 1)])
+        return pa.concat_tables([old.cast(state.schema), new]).append_column(WEIGHT, pa.array(weights, pa.int64()))
+
+    # Compiling
+
+    def _steps(self, snapshot: Snapshot, changed: Collection[Ref]) -> Sequence[_Step]:
+        key = frozenset(changed)
+        small = _small(self._runtime, snapshot, self._plan, key)
+        found = self._compiled.get(key)
+        if found is None or found.small != small:
+            steps = compiled(self._runtime, snapshot, self._plan, key)
+            found = self._compiled[key] = _Steps(tuple(map(self._prepared, steps)), small)
+        return found.steps
+
+    def _prepared(self, step: LookedUp) -> _Step:
+        lookups = tuple((one, query.Prepared(self._runtime, one.keys)) for one in step.lookups)
+        reads_states = any(isinstance(leaf.ref, StateRef) for leaf in step.scanned)
+        return _Step(step.state, query.Prepared(self._runtime, step.rest), lookups, reads_states)
