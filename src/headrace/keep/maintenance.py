@@ -238,6 +238,7 @@ class Maintenance:
         key = [c.name for c in state.folds.keys]
         if key:
             old = self._answers.find_rows(snapshot, kept, state, rows.select(key))
+            self.read.found += old.num_rows
         else:
             old = state.home.merged(snapshot, state)
         both = pa.concat_tables([old.cast(state.schema), rows.cast(state.schema)])

@@ -1,0 +1,275 @@
+"""Materialized views: whatever is done to tables, a view is its query over them, after every statement."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace
+from headrace import Database
+from headrace.errors import HeadraceError
+from headrace.view.materialized import MaterializedView
+from profiles import examples
+
+TABLES = {
+    "a": "id INT, g STRING, v INT, m DECIMAL(10,2)",
+    "b": "id INT PRIMARY KEY, g STRING, w BIGINT, x DOUBLE",
+    "c": "g STRING, v INT",
+}
+VIEWS = {
+    "joins": [
+        "SELECT a.id, b.w, c.v FROM a, b, c WHERE a.id = b.id AND b.g = c.g AND a.v < c.v",
+        "SELECT x.id, y.v, z.g FROM a AS x JOIN a AS y ON x.id = y.v JOIN a AS z ON z.g = y.g",
+        "SELECT a.id, a.m, b.w FROM a LEFT JOIN b ON a.id = b.id AND b.w > a.v",
+        "SELECT a.g, b.w, c.v FROM a FULL JOIN b ON a.id = b.id FULL JOIN c ON c.g = b.g",
+        "SELECT a.id, c.g FROM a JOIN c ON a.v < c.v",
+        "SELECT b.id, b.x, a.m FROM b RIGHT JOIN a ON a.id = b.id WHERE a.v > 0 OR b.x IS NULL",
+    ],
+    "subqueries": [
+        "SELECT id FROM a WHERE EXISTS (SELECT * FROM b WHERE a.id = b.id AND a.v < b.w)",
+        "SELECT id FROM a WHERE NOT EXISTS (SELECT * FROM b JOIN c ON b.g = c.g WHERE a.id = b.id)",
+        "SELECT id FROM a WHERE id IN (SELECT v FROM c) AND g NOT IN (SELECT g FROM b)",
+        "SELECT id, (SELECT max(w) FROM b WHERE b.id = a.id) AS most FROM a",
+        "SELECT id FROM a WHERE v > (SELECT avg(v) FROM c)",
+        "SELECT a.id, a.v FROM a WHERE a.id IN (SELECT id FROM a GROUP BY id HAVING sum(v) > 3)",
+    ],
+    "groupings": [
+        "SELECT g, count(*), sum(v), min(m), max(v), avg(m), count(DISTINCT id) FROM a GROUP BY g",
+        "SELECT count(*), sum(v), min(m), avg(m) FROM a JOIN b USING (id)",
+        "SELECT g, sum(x), stddev_pop(x), avg(x), max(x) FROM b GROUP BY g",
+        "SELECT n, count(*) FROM (SELECT a.g, count(*) AS n FROM a LEFT JOIN b ON a.id = b.id GROUP BY a.g) GROUP BY n",
+        "SELECT g, v, sum(m), min(id) FROM a GROUP BY CUBE (g, v)",
+        "SELECT x.g, x.s, (SELECT max(s) FROM (SELECT g, sum(v) AS s FROM a GROUP BY g)) AS most "
+        "FROM (SELECT g, sum(v) AS s FROM a GROUP BY g) AS x",
+        "SELECT g, min(s), sum(s) FROM (SELECT g, id, sum(v) AS s FROM a GROUP BY g, id) GROUP BY g HAVING sum(s) > 0",
+    ],
+    "sets": [
+        "SELECT DISTINCT a.g, b.w FROM a JOIN b ON a.id = b.id",
+        "SELECT id, g FROM a UNION ALL SELECT id, g FROM b UNION ALL SELECT v, g FROM c",
+        "SELECT id, g FROM a UNION SELECT v, g FROM c",
+        "SELECT id, g FROM a EXCEPT ALL SELECT id, g FROM b",
+        "SELECT id, g FROM a INTERSECT ALL SELECT v, g FROM c",
+        "SELECT g FROM a EXCEPT SELECT g FROM b",
+        "WITH n AS (SELECT g, sum(v) AS s FROM a GROUP BY g) SELECT x.g, y.s FROM n AS x JOIN n AS y ON x.s = y.s",
+        "SELECT id, v FROM a ORDER BY v DESC, id LIMIT 3",
+        "SELECT g, count(*) FROM (SELECT g, w, id FROM b ORDER BY w, id LIMIT 4) GROUP BY g",
+    ],
+}
+N = st.integers(0, 5)
+OR_NULL = st.one_of(st.none(), N)
+G = st.sampled_from(["'x'", "'y'", "''", "NULL"])
+
+
+def sql(value: object) -> str:
+    return "NULL" if value is None else str(value)
+
+
+ROW = {
+    "a": st.tuples(OR_NULL.map(sql), G, OR_NULL.map(sql), st.sampled_from(["0.50", "-2.00", "7.25", "NULL"])),
+    "b": st.tuples(N.map(str), G, OR_NULL.map(sql), st.sampled_from(["0.1D", "0.2D", "-1.5D", "NULL"])),
+    "c": st.tuples(G, OR_NULL.map(sql)),
+}
+
+
+def rows_of(name: str) -> st.SearchStrategy[str]:
+    listed = st.lists(ROW[name], min_size=1, max_size=4, unique_by=(lambda row: row[0]) if name == "b" else None)
+    return listed.map(lambda rows: ", ".join(f"({', '.join(row)})" for row in rows))
+
+
+STATEMENT = st.one_of(
+    *(rows_of(name).map(lambda rows, name=name: f"INSERT INTO {name} VALUES {rows}") for name in "abc"),
+    N.map(lambda n: f"DELETE FROM a WHERE v = {n}"),
+    N.map(lambda n: f"DELETE FROM b WHERE id >= {n}"),
+    G.map(lambda g: f"DELETE FROM c WHERE g <=> {g}"),
+    N.map(lambda n: f"UPDATE a SET v = v + 1, g = 'y' WHERE id = {n}"),
+    N.map(lambda n: f"UPDATE a SET m = m * 2 WHERE v < {n}"),
+    N.map(lambda n: f"UPDATE b SET w = {n}, x = x + 0.7 WHERE g = 'x'"),
+    N.map(lambda n: f"UPDATE b SET id = id + 10 WHERE id = {n}"),
+    G.map(lambda g: f"UPDATE c SET g = {g}"),
+    rows_of("b").map(
+        lambda rows: (
+            f"MERGE INTO b USING (VALUES {rows} AS s(id, g, w, x)) AS s ON b.id = s.id "
+            "WHEN MATCHED AND s.w > 2 THEN DELETE WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+    ),
+    rows_of("a").map(lambda rows: f"INSERT OVERWRITE a VALUES {rows}"),
+    st.sampled_from(["TRUNCATE TABLE a", "TRUNCATE TABLE c", "OPTIMIZE a", "OPTIMIZE b"]),
+)
+HISTORY = st.lists(st.one_of(STATEMENT, st.lists(STATEMENT, min_size=2, max_size=3), st.just("reopen")), max_size=7)
+
+
+def bag(rows: list[tuple[Any, ...]]) -> Counter[str]:
+    """Rows as a multiset; doubles to nine digits."""
+    told = [tuple(f"{float(f'{v:.9g}')}" if isinstance(v, float) else v for v in row) for row in rows]
+    return Counter(map(repr, told))
+
+
+def check(db: Database, queries: list[str], said: object) -> None:
+    for number, text in enumerate(queries):
+        assert bag(db.sql(f"SELECT * FROM v{number}").rows()) == bag(db.sql(text).rows()), (text, said)
+
+
+def define(db: Database, queries: list[str]) -> None:
+    for name, columns in TABLES.items():
+        db.sql(f"CREATE TABLE {name} ({columns})")
+    db.sql("INSERT INTO a VALUES (1, 'x', 2, 0.50), (1, 'x', 2, 0.50), (2, NULL, 3, 1.00), (3, 'y', NULL, NULL)")
+    db.sql("INSERT INTO b VALUES (1, 'x', 3, 0.1D), (2, 'y', 1, NULL)")
+    for number, text in enumerate(queries):
+        names = ", ".join(f"c{i}" for i in range(len(db.sql(text).arrow().column_names)))
+        db.sql(f"CREATE MATERIALIZED VIEW v{number} ({names}) AS {text}")
+
+
+def run(db: Database, statement: str) -> None:
+    try:
+        db.sql(statement)
+    except HeadraceError as error:
+        assert error.condition in ("PRIMARY_KEY_VIOLATION", "DUPLICATE_KEY"), error
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_oracle_views_follow_their_tables(kind: str) -> None:
+    @settings(max_examples=examples(6))
+    @given(HISTORY)
+    def hold(history: list[Any]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "db"
+            db = headrace.connect(place, engine="native", durability="none")
+            try:
+                define(db, VIEWS[kind])
+                check(db, VIEWS[kind], "at first")
+                for step in history:
+                    if step == "reopen":
+                        db.close()
+                        db = headrace.connect(place, engine="native", durability="none")
+                    elif isinstance(step, list):
+                        try:
+                            with db.batch():
+                                for statement in step:
+                                    db.sql(statement)
+                                check(db, VIEWS[kind], step)
+                        except HeadraceError as error:
+                            assert error.condition in ("PRIMARY_KEY_VIOLATION", "NOT_IN_BATCH"), error
+                    else:
+                        run(db, step)
+                    check(db, VIEWS[kind], (step, history))
+            finally:
+                db.close()
+
+    hold()
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    with headrace.connect(None, engine="native") as db:
+        yield db
+
+
+def kept(db: Database, name: str) -> MaterializedView:
+    found = db._keeper.get(name)
+    assert isinstance(found, MaterializedView)
+    return found
+
+
+def fill(db: Database, orders: int) -> None:
+    db.sql("CREATE TABLE customer (ck INT PRIMARY KEY, seg STRING)")
+    db.sql("CREATE TABLE orders (ok INT PRIMARY KEY, ck INT, day INT)")
+    db.sql("CREATE TABLE line (ok INT, n INT, price DECIMAL(12,2), PRIMARY KEY (ok, n))")
+    ok = list(range(orders))
+    db.insert("customer", pa.table({"ck": pa.array(range(orders // 4), pa.int32()), "seg": ["x"] * (orders // 4)}))
+    columns = {"ok": ok, "ck": [i % (orders // 4) for i in ok], "day": [i % 30 for i in ok]}
+    db.insert("orders", pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()}))
+    line = {"ok": [i // 4 for i in range(4 * orders)], "n": [i % 4 for i in range(4 * orders)]}
+    rows = pa.table({name: pa.array(values, pa.int32()) for name, values in line.items()})
+    db.insert("line", rows.append_column("price", pa.array([Decimal(1)] * rows.num_rows, pa.decimal128(12, 2))))
+
+
+INCREMENTAL = {
+    "joined": "SELECT o.day, count(*) AS n, sum(l.price) AS s FROM line l JOIN orders o ON l.ok = o.ok "
+    "JOIN customer c ON o.ck = c.ck WHERE c.seg = 'x' GROUP BY o.day",
+    "left": "SELECT c.ck, count(o.ok) AS n FROM customer c LEFT JOIN orders o ON o.ck = c.ck GROUP BY c.ck",
+    "exists": "SELECT o.day, count(*) AS n FROM orders o WHERE NOT EXISTS "
+    "(SELECT * FROM line l WHERE l.ok = o.ok AND l.price > 5) GROUP BY o.day",
+    "nested": "SELECT n, count(*) AS c FROM (SELECT ok, count(*) AS n FROM line GROUP BY ok) GROUP BY n",
+    "large": "SELECT o.ok, o.day, t.s FROM orders o JOIN (SELECT ok, sum(price) AS s FROM line GROUP BY ok) AS t "
+    "ON t.ok = o.ok WHERE t.s > 3",
+    "least": "SELECT o.ck, m.least FROM orders o JOIN (SELECT ok, min(price) AS least FROM line GROUP BY ok) AS m "
+    "ON m.ok = o.ok",
+}
+
+
+@pytest.mark.parametrize("name", INCREMENTAL)
+def test_the_rows_read_follow_the_change(name: str) -> None:
+    """001 §4.4: no base scan. Four times the tables, the same change: no more rows are read."""
+    read: list[list[int]] = []
+    for orders in (5_000, 20_000):
+        with headrace.connect(None, engine="native") as db:
+            fill(db, orders)
+            db.sql(f"CREATE MATERIALIZED VIEW v AS {INCREMENTAL[name]}")
+            view = kept(db, "v")
+            counts = []
+            for statement in (
+                "UPDATE line SET price = price + 1 WHERE ok IN (7, 90, 400)",
+                "INSERT INTO line VALUES (8, 10, 3), (11, 11, 9)",
+                "DELETE FROM orders WHERE ok = 12",
+                "UPDATE orders SET ck = 3 WHERE ok IN (8, 9)",
+                "UPDATE customer SET seg = 'y' WHERE ck = 5",
+            ):
+                before = view.maintenance.read.found
+                db.sql(statement)
+                counts.append(view.maintenance.read.found - before)
+            assert view.maintenance.read.scanned == 0
+            assert bag(db.sql("SELECT * FROM v").rows()) == bag(db.sql(INCREMENTAL[name]).rows())
+            read.append(counts)
+    assert read[0] == read[1]
+    assert sum(read[0]) > 0
+
+
+def test_an_error_in_a_view_changes_nothing_and_names_it(db: Database) -> None:
+    db.sql("CREATE TABLE t (a INT, b INT)")
+    db.sql("INSERT INTO t VALUES (1, 2)")
+    db.sql("CREATE MATERIALIZED VIEW ratio AS SELECT a, sum(a div b) AS r FROM t GROUP BY a")
+    with pytest.raises(HeadraceError, match="materialized view ratio") as error:
+        db.sql("INSERT INTO t VALUES (1, 0)")
+    assert error.value.condition == "DIVIDE_BY_ZERO"
+    assert db.sql("SELECT * FROM t").rows() == [(1, 2)]
+    assert db.sql("SELECT * FROM ratio").rows() == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        (
+            "SELECT n FROM (SELECT g, sum(x) AS n FROM b GROUP BY g) WHERE n > 0 AND n IN (SELECT w FROM b)",
+            "sum of double",
+        ),
+        ("SELECT * FROM a TABLESAMPLE RESERVOIR (3 ROWS)", "TABLESAMPLE"),
+        ("SELECT 1 AS one", "reads no table"),
+    ],
+)
+def test_what_is_not_followed_is_refused_by_name(db: Database, query: str, told: str) -> None:
+    for name, columns in TABLES.items():
+        db.sql(f"CREATE TABLE {name} ({columns})")
+    with pytest.raises(HeadraceError, match=told):
+        db.sql(f"CREATE MATERIALIZED VIEW v AS {query}")
+
+
+def test_explain_says_what_is_looked_up(db: Database) -> None:
+    for name, columns in TABLES.items():
+        db.sql(f"CREATE TABLE {name} ({columns})")
+        if name != "c":
+            db.insert(name, [tuple(i if "INT" in c else None for c in columns.split(", ")) for i in range(2_000)])
+    query = "SELECT a.g, count(*) AS n FROM a JOIN b ON a.id = b.id WHERE a.v < (SELECT max(v) FROM c) GROUP BY a.g"
+    said = [row[0].strip() for row in db.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v AS {query}").rows()]
+    assert "Each change of a: incremental" in said
+    assert "looks up b by id" in said
+    assert "Each change of c: not incremental" in said
+    assert "reads all of a" in said
