@@ -182,9 +182,9 @@ class Applier:
 
         # Rows of a history have no key of their own, whatever its table says.
         by_key = how.scd == 1 and {f.name for f in table.columns if f.id in sequences.keys} == set(table.primary_key)
-        beside = changing.Beside(work, by_key, settled)
+        change = replace(outcome.change, keeps_keys=by_key)
         try:
-            changing.commit(runtime, table, outcome.change, f"changes of {table.name}", beside)
+            changing.commit(runtime, table, change, f"changes of {table.name}", changing.Beside(work, settled))
         finally:
             if is_new and runtime.catalog is not catalog:
                 runtime.writer_version = before

@@ -227,7 +227,9 @@ class Changer:
         """The change that an update's rows say."""
         new = self.assigned(table, assignments, found, 2 + len(table.columns))
         old = _old(found, [f.name for f in table.columns])
-        return TableChange(found.select([0, 1]), old, self._new_rows(table, new))
+        keys = {name.lower() for name in table.primary_key}
+        keeps = not any(a.column.lower() in keys for a in assignments)
+        return TableChange(found.select([0, 1]), old, self._new_rows(table, new), keeps_keys=keeps)
 
     def assigned(self, table: Table, assignments: Sequence[c.Assignment], found: pa.Table, before: int) -> pa.Table:
         """The new rows: assigned values, which are last in what was found, and old ones for the other columns."""
@@ -278,7 +280,7 @@ class Changer:
 def deleted(table: Table, found: pa.Table, columns: Sequence[str]) -> TableChange:
     """The change that a delete's rows say: places, and values of some columns."""
     none = pa.table({f.name: pa.array([], f.type.arrow) for f in table.columns})
-    return TableChange(found.select([0, 1]), _old(found, columns), none)
+    return TableChange(found.select([0, 1]), _old(found, columns), none, keeps_keys=True)
 
 
 def _once(found: pa.Table) -> pa.Table:

@@ -279,7 +279,8 @@ class Applying:
         chosen = pa.array(goes)
         places = found.select([FILE, ROW]).filter(chosen)
         return Outcome(
-            TableChange(places, olds.filter(chosen), rows.take(pa.array(lies[comes]))),
+            # Each key goes and comes at most once, and comes otherwise than it was.
+            TableChange(places, olds.filter(chosen), rows.take(pa.array(lies[comes])), is_net=True),
             self._noted(winners, fresh_mark),
             counts,
         )

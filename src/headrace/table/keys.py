@@ -10,7 +10,7 @@ Where there is no index - no memory for it (``state_memory``), no key, other con
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -257,34 +257,40 @@ class Entering:
     Whether it breaks the key the index knows before the commit; only what seems to is asked for by a query.
     """
 
-    def __init__(self, table: Table, following: Following, came: Sequence[Came]) -> None:
+    def __init__(self, table: Table, following: Following, came: Sequence[Came], *, sure: bool = False) -> None:
         self._table = table
         self._following = following
         self._came = came
         self._types = types_of(table)
         self.is_on = False
         """Whether there is an index, or one is made just now."""
-        self._suspects: list[pa.Table] = [part.keys for part in came]
+        self._sure = sure
+        self._suspects: list[pa.Table] = [] if sure else [part.keys for part in came]
         self._hashes: list[Array] = []
 
     def judge(self, index: HeldIndex | None, gone: Gone) -> None:
         """Look the new keys up, before any of the change is in. Hold the indexes."""
         self.is_on = True
-        self._following.all_go = gone.all
-        if not gone.all:
-            hashes = hashes_of(self._types, gone.keys)
-            self._following.moves += [Move(hashes[at], f, rows, False) for f, at, rows in _by_file(gone.places)]
+        following = self._following
+        following.all_go, following.files = gone.all, gone.files
+        hashes = np.empty(0, np.uint64) if gone.all else hashes_of(self._types, gone.keys)
+        leaving = [] if gone.all else [Move(hashes[at], f, rows, False) for f, at, rows in _by_file(gone.places)]
+        following.moves += [move for move in leaving if move.file not in gone.files]
         self._hashes = [hashes_of(self._types, part.keys) for part in self._came]
-        if index is None or not self._came:
+        if index is None or not self._came or self._sure:
             return
-        every = np.concatenate(self._hashes)
+        every = np.concatenate([h[part.old :] for h, part in zip(self._hashes, self._came, strict=True)])
         suspect = repeated(every)
         if not gone.all:
-            left = [index.places(move.file, move.rows) for move in self._following.moves]
+            left = [index.places(move.file, move.rows) for move in leaving]
             rows, places = index.index.find(every)
             suspect[rows[~np.isin(places, np.concatenate([*left, np.empty(0, np.int64)]))]] = True
-        keys = pa.concat_tables([part.keys for part in self._came])
-        self._suspects = [keys.filter(pa.array(suspect))]
+        if not suspect.any():
+            self._suspects = []
+            return
+        # The rows of segments that go are not there when the query asks: they come, too.
+        keys = pa.concat_tables([part.keys.slice(part.old) for part in self._came]).filter(pa.array(suspect))
+        self._suspects = [keys, *(part.keys.slice(0, part.old) for part in self._came)]
 
     def check(self, tx: Transaction) -> None:
         """An error if the table would have two rows of one key."""
@@ -328,6 +334,8 @@ class Came:
 
     keys: pa.Table
     file: str = ""
+    old: int = 0
+    """How many of them, the first, are of rows that the table had."""
 
 
 @dataclass(frozen=True)
@@ -337,6 +345,8 @@ class Gone:
     keys: pa.Table
     places: pa.Table
     all: bool = False
+    files: Collection[str] = ()
+    """Segments that go, whose other rows come again in new ones."""
 
     @staticmethod
     def nothing(table: Table) -> Gone:
@@ -347,19 +357,21 @@ class Gone:
 
 
 @contextmanager
-def entering(runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone) -> Iterator[Entering]:
-    """Commit a change in the block; hold ``tables_lock`` since its places were read."""
+def entering(
+    runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone, *, sure: bool = False
+) -> Iterator[Entering]:
+    """Commit a change in the block; hold ``tables_lock`` since its places were read. ``sure``, if it keeps the key."""
     indexes, number = runtime.indexes, table.number
     if runtime.store.batch is not None:
         # It is in with its batch only: whoever needs the index then finds it out of date.
-        yield Entering(table, Following(0), came)
+        yield Entering(table, Following(0), came, sure=sure)
         return
     with runtime.store.glance() as glance:
         before = touched(glance, table)
     with indexes.following(number, before) as following:
-        found = Entering(table, following, came)
+        found = Entering(table, following, came, sure=sure)
         if can_have(table):
-            if came and not gone.all:
+            if came and not (gone.all or sure):
                 _make(runtime, table, before)
             with indexes.changed:
                 index = indexes.held.get(number)

@@ -205,6 +205,18 @@ class Flushed:
     rows: pa.Table
 
 
+@dataclass(frozen=True)
+class NewFile:
+    """A finished segment that no epoch names yet."""
+
+    path: Path
+    rows: int
+    old: int = 0
+    """How many of them, its first ones, were rows of the table before."""
+    keys: pa.Table | None = None
+    """Their primary keys, if they are at hand."""
+
+
 def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> tuple[int, Flushed | None]:
     """Add rows to the tail, in a commit; returns the first of their numbers there, and what was flushed then."""
     rows = as_stored(table, rows)
