@@ -142,7 +142,8 @@ class Applier:
                 keys = sorted(keys, key=lambda f: sequences.keys.index(f.id))
             changes = self._changes(snapshot, table, sequences, keys, how, [r for r in (begins, read) if r is not None])
             way = Versions if how.scd == 2 else Applying
-            outcome = way(snapshot, table, sequences, is_new, changes).outcome()
+            needed = changing.needed(self._runtime, table)
+            outcome = way(snapshot, table, sequences, is_new, needed, changes).outcome()
         constraints.check(self._runtime, table, outcome.change.new)
         tombstones = self._commit(table, sequences, is_new, how, outcome, batch)
         return Applied(table.name, **outcome.counts, tombstones=tombstones)

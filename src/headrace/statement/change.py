@@ -128,7 +128,7 @@ class Changer:
         plan = self._deleting(table, statement.target, statement.where)
         with self._identified(table):
             (found,) = self._reader.rows_together([plan], changes=True)
-        change = deleted(table, found, self.needed(table))
+        change = deleted(table, found, changing.needed(self._runtime, table))
         changing.commit(self._runtime, table, change, f"DELETE FROM {table.name}")
         return Changed(table.name, deleted=found.num_rows)
 
@@ -165,12 +165,8 @@ class Changer:
         return self.query(table, c.select(self.new_values(table, target, assignments), target.item, where), assignments)
 
     def _deleting(self, table: Table, target: c.Target, where: exp.Expr | None) -> Node:
-        return self.query(table, c.select(self.old_values(target, self.needed(table)), target.item, where), ())
-
-    def needed(self, table: Table) -> list[str]:
-        """The columns of rows that go whose values somebody needs: whoever follows the table, or else its index."""
-        followed = self._runtime.is_followed(table) or table.keep_changes is not None
-        return [f.name for f in table.columns if followed or f.name in table.primary_key]
+        values = self.old_values(target, changing.needed(self._runtime, table))
+        return self.query(table, c.select(values, target.item, where), ())
 
     def old_values(self, target: c.Target, columns: Sequence[str]) -> list[exp.Expr]:
         return [*c.places(target), *(c.column_of(target.alias, name) for name in columns)]

@@ -159,6 +159,13 @@ def _joined(parts: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([part.cast(parts[0].schema) for part in parts])
 
 
+def needed(runtime: Runtime, table: Table) -> list[str]:
+    """The columns of rows that go whose values somebody needs: whoever follows the table, or else its index. Hold
+    ``tables_lock``."""
+    followed = runtime.is_followed(table) or table.keep_changes is not None
+    return [f.name for f in table.columns if followed or f.name in table.primary_key]
+
+
 def identify(runtime: Runtime, table: Table) -> None:
     """See to it that rows have places: those of a tail from before they had any get some."""
     if any(f.name.lower() in (ROW_NUMBER, FILE, ROW) for f in table.columns):
