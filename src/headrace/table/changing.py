@@ -93,10 +93,13 @@ class TableChange:
         old, new = _all_but(self.old.num_rows, found[0]), _all_but(self.new.num_rows, found[1])
         return replace(self, places=self.places.take(old), old=self.old.take(old), new=self.new.take(new), is_net=alone)
 
+    @property
+    def has_many(self) -> bool:
+        """Whether the new rows are too many for a tail."""
+        return bool(self.new.num_rows >= tables.TAIL_ROWS)
+
     def written(self, runtime: Runtime, table: Table) -> TableChange:
-        """The same, many new rows as a file."""
-        if self.new.num_rows < tables.TAIL_ROWS:
-            return self
+        """The same, its new rows as a file."""
         file = runtime.store.new_segment(table.number)
         try:
             with writing(file):
@@ -207,9 +210,11 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
     try:
         runtime.catalog.require_there(table)
         change = change.net(runtime, table)
-        melted = rewriting.melt(runtime, table, change.places, change.new)
-        if not melted.files:
-            change = change.written(runtime, table)
+        written = runtime.worker.pool.submit(change.written, runtime, table) if change.has_many else None
+        try:
+            melted = rewriting.melt(runtime, table, change.places)
+        finally:
+            change = written.result() if written is not None else change
         if table.keep_changes is not None and not change.is_empty:
             recording = Recording(runtime, table, label)
             _record(runtime, table, change, recording)
@@ -237,9 +242,9 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
                 entering.check(tx)
                 for file in (*change.files, *melted.files):
                     tx.add_segment(table.number, file.path, file.rows)
-                    tx.count(table.number, file.rows - file.old)
+                    tx.count(table.number, 0 if file.old else file.rows)
                 grown = bool(change.files or melted.files)
-                if change.new.num_rows and not melted.files:
+                if change.new.num_rows:
                     start, flushed = tables.append(runtime, tx, table, change.new)
                     entering.tail(start, flushed)
                     grown = grown or flushed is not None
@@ -268,7 +273,7 @@ def _let_go(runtime: Runtime, files: Sequence[NewFile], recording: Recording | N
 
 def _keys(table: Table, change: TableChange, melted: rewriting.Melted) -> tuple[list[keys.Came], keys.Gone]:
     names = list(table.primary_key)
-    came = [keys.Came(change.new.select(names))] if change.new.num_rows and not melted.files else []
+    came = [keys.Came(change.new.select(names))] if change.new.num_rows else []
     for file in (*change.files, *melted.files) if names else ():
         if file.rows:
             there = tables.segment_keys(table, file.path) if file.keys is None else file.keys

@@ -273,24 +273,25 @@ class Entering:
         self.is_on = True
         following = self._following
         following.all_go, following.files = gone.all, gone.files
-        hashes = np.empty(0, np.uint64) if gone.all else hashes_of(self._types, gone.keys)
-        leaving = [] if gone.all else [Move(hashes[at], f, rows, False) for f, at, rows in _by_file(gone.places)]
-        following.moves += [move for move in leaving if move.file not in gone.files]
+        leaving = [] if gone.all else list(_by_file(gone.places))
+        for file, at, rows in leaving:
+            if file not in gone.files:
+                hashes = hashes_of(self._types, gone.keys.take(pa.array(at)))
+                following.moves.append(Move(hashes, file, rows, False))
         self._hashes = [hashes_of(self._types, part.keys) for part in self._came]
-        if index is None or not self._came or self._sure:
+        every = [hashes for hashes, part in zip(self._hashes, self._came, strict=True) if not part.old]
+        if index is None or not every or self._sure:
             return
-        every = np.concatenate([h[part.old :] for h, part in zip(self._hashes, self._came, strict=True)])
-        suspect = repeated(every)
+        hashes = np.concatenate(every)
+        suspect = repeated(hashes)
         if not gone.all:
-            left = [index.places(move.file, move.rows) for move in leaving]
-            rows, places = index.index.find(every)
+            left = [index.places(file, rows) for file, _, rows in leaving]
+            rows, places = index.index.find(hashes)
             suspect[rows[~np.isin(places, np.concatenate([*left, np.empty(0, np.int64)]))]] = True
-        if not suspect.any():
-            self._suspects = []
-            return
-        # The rows of segments that go are not there when the query asks: they come, too.
-        keys = pa.concat_tables([part.keys.slice(part.old) for part in self._came]).filter(pa.array(suspect))
-        self._suspects = [keys, *(part.keys.slice(0, part.old) for part in self._came)]
+        keys = pa.concat_tables([part.keys for part in self._came if not part.old])
+        self._suspects = [keys.filter(pa.array(suspect))]
+        if suspect.any():  # what is left of segments that go is not there when the query asks: it comes, too
+            self._suspects += [part.keys for part in self._came if part.old]
 
     def check(self, tx: Transaction) -> None:
         """An error if the table would have two rows of one key."""
@@ -334,8 +335,8 @@ class Came:
 
     keys: pa.Table
     file: str = ""
-    old: int = 0
-    """How many of them, the first, are of rows that the table had."""
+    old: bool = False
+    """Whether the table had these rows before, in segments that go."""
 
 
 @dataclass(frozen=True)

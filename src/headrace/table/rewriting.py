@@ -1,16 +1,15 @@
 """Segments that are written anew: those most of whose rows are gone, and many small ones as one.
 
 Segments never change, so a deletion leaves its row there and every COPY leaves a file. A statement that takes many rows
-out of a segment writes what is left of it together with the rows that come, and its commit has the new file in the
-place of the old one. Where few are gone at a time, the statement that tips the scale writes new files after its own
-commit, as inserts merge states (``keep/compaction.py``). What would take long is left to OPTIMIZE. No answer changes by
-it: rows only get other places.
+out of a segment writes what is left of it anew, and its commit has the new file in the place of the old one. Where few
+are gone at a time, the statement that tips the scale writes new files after its own commit, as inserts merge states
+(``keep/compaction.py``). What would take long is left to OPTIMIZE. No answer changes by it: rows only get other places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -58,12 +57,12 @@ class Melted:
     """The places of rows that go, but for those in these segments."""
     names: Collection[str] = ()
     files: Sequence[NewFile] = ()
-    """What is left of them, and behind it the rows that come; none if nothing is left."""
+    """What is left of them."""
 
 
-def melt(runtime: Runtime, table: Table, places: pa.Table, new: pa.Table) -> Melted:
-    """Write what a change leaves of the segments it takes many rows out of, and with it the rows that come. Hold
-    ``tables_lock`` since the places were read."""
+def melt(runtime: Runtime, table: Table, places: pa.Table) -> Melted:
+    """Write what a change leaves of the segments it takes many rows out of. Hold ``tables_lock`` since the places were
+    read."""
     if places.num_rows * _LOOKED_AFTER < tables.TAIL_ROWS or runtime.store.batch is not None:
         return Melted(places)
     in_files = places.column(0).combine_chunks().dictionary_encode()
@@ -80,10 +79,7 @@ def melt(runtime: Runtime, table: Table, places: pa.Table, new: pa.Table) -> Mel
         for name in before.keys() & set(names):
             gone[name] = np.concatenate([gone[name], snapshot.rows_deleted(table.number, name).to_numpy()])
     kept = np.isin(codes, [code for code, name in enumerate(in_files.dictionary.to_pylist()) if name not in names])
-    left, files = sum(f.rows - deleted[f.path.name] for f in chosen), list[NewFile]()
-    if left:
-        rows = chain(*(_left(table, f, gone[f.path.name]) for f in chosen), [new] if new.num_rows else [])
-        files = _files(runtime, table, rows, left)
+    files = _files(runtime, table, chain(*(_left(table, f, gone[f.path.name]) for f in chosen)))
     return Melted(places.filter(pa.array(kept)), names, files)
 
 
@@ -183,8 +179,7 @@ def _rewrite(runtime: Runtime, table: Table, old: Sequence[Segment], label: str)
     names = {f.path.name for f in old}
     with runtime.store.read() as snapshot:
         deleted = sum(n for name, n in snapshot.deleted(table.number).items() if name in names)
-        left = sum(f.rows for f in old) - deleted
-        new = _files(runtime, table, tables.chunks(snapshot, table, names, tail=False), left)
+        new = _files(runtime, table, tables.chunks(snapshot, table, names, tail=False))
 
     def work(tx: Transaction) -> None:
         tx.remove_segments(table.number, files=names, altered=False)
@@ -196,32 +191,31 @@ def _rewrite(runtime: Runtime, table: Table, old: Sequence[Segment], label: str)
     except BaseException:
         _let_go(runtime, new)
         raise
-    return Rewritten(len(old), len(new), left, deleted)
+    return Rewritten(len(old), len(new), sum(file.rows for file in new), deleted)
 
 
-def _files(runtime: Runtime, table: Table, rows: Iterator[pa.Table], old: int) -> list[NewFile]:
-    """Rows as files that are large enough; so many of them, the first, are rows that the table has."""
-    names, files = list(table.primary_key), list[NewFile]()
+def _files(runtime: Runtime, table: Table, rows: Iterator[pa.Table]) -> list[NewFile]:
+    """Rows that the table has, in new files that are large enough."""
+    files = list[NewFile]()
     try:
         while (first := next(rows, None)) is not None:
             files.append(NewFile(runtime.store.new_segment(table.number), 0))
-            found = [chunk.select(names) for chunk in _written(table, files[-1].path, first, rows)]
-            count = sum(keys.num_rows for keys in found)
-            files[-1] = replace(files[-1], rows=count, old=min(old, count), keys=pa.concat_tables(found))
-            old -= files[-1].old
+            found = list(_written(table, files[-1].path, first, rows))
+            count, keys = sum(count for count, _ in found), pa.concat_tables(keys for _, keys in found)
+            files[-1] = NewFile(files[-1].path, count, old=True, keys=keys)
     except BaseException:
         _let_go(runtime, files)
         raise
     return files
 
 
-def _written(table: Table, file: Path, first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Write rows to a file, until it is large enough, and pass them on."""
+def _written(table: Table, file: Path, first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """Write rows to a file, until it is large enough, and pass on how many they are, and their keys."""
     count = 0
     with tables.segment_writer(file, table) as write:
         for chunk in chain([first], rest):
             write(chunk)
-            yield chunk
+            yield chunk.num_rows, chunk.select(list(table.primary_key))
             count += chunk.num_rows
             if count >= LARGE:
                 break

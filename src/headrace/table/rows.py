@@ -211,8 +211,8 @@ class NewFile:
 
     path: Path
     rows: int
-    old: int = 0
-    """How many of them, its first ones, were rows of the table before."""
+    old: bool = False
+    """Whether the table has its rows already, in other files."""
     keys: pa.Table | None = None
     """Their primary keys, if they are at hand."""
 
