@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.base.boundary import text_given
 from headrace.base.interrupts import at_once
 from headrace.catalog import Catalog, Table
+from headrace.engine.columns import one_chunk
 from headrace.engine.session import cancel_with_the_statement
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, SqlError
 from headrace.input import debezium
@@ -46,6 +46,7 @@ _OPS = {
     **dict.fromkeys(("t", "truncate"), TRUNCATE),
 }
 """What the values of an operation column say."""
+_UNKNOWN = -1
 _DEBEZIUM_ORDER = ("source.lsn",)
 _NUMBER = "__headrace_row"
 
@@ -332,14 +333,16 @@ def _in_table(table: Table, rows: pa.Table, how: Told, keys: Sequence[Field], sp
 
 def _coded(name: str, column: pa.ChunkedArray, decided: Flags) -> Ints:
     """What the values of an operation column say."""
-    if not pa.types.is_string(column.type):
+    if not (pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)):
         raise DataError(
             "APPLY_CHANGES_UNKNOWN_OP",
             f"{name} is {column.type}, and not text",
             hint="say what it means: delete_when='op = 2', and leave out op_column",
         )
-    codes = pc.index_in(pc.utf8_lower(column), pa.array(list(_OPS)))
-    unknown = codes.is_null().to_numpy() & ~decided
+    each = one_chunk(column).dictionary_encode()
+    told = np.array([*(_OPS.get((value or "").lower(), _UNKNOWN) for value in each.dictionary.to_pylist()), _UNKNOWN])
+    found: Ints = told[each.indices.fill_null(len(each.dictionary)).to_numpy()]
+    unknown = (found == _UNKNOWN) & ~decided
     if unknown.any():
         at = int(unknown.argmax())
         raise DataError(
@@ -348,8 +351,6 @@ def _coded(name: str, column: pa.ChunkedArray, decided: Flags) -> Ints:
             hint=f"it is one of {', '.join(_OPS)}; for others leave out op_column and say what deletes: "
             f"delete_when=\"{name} = 'X'\"",
         )
-    found: Ints
-    found = np.array(list(_OPS.values())).take(pc.fill_null(codes, 0).to_numpy())
     return found
 
 
