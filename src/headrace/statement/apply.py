@@ -142,8 +142,7 @@ class Applier:
                 keys = sorted(keys, key=lambda f: sequences.keys.index(f.id))
             changes = self._changes(snapshot, table, sequences, keys, how, [r for r in (begins, read) if r is not None])
             way = Versions if how.scd == 2 else Applying
-            needed = changing.needed(self._runtime, table)
-            outcome = way(snapshot, table, sequences, is_new, needed, changes).outcome()
+            outcome = way(self._runtime, snapshot, table, sequences, is_new, changes).outcome()
         constraints.check(self._runtime, table, outcome.change.new)
         tombstones = self._commit(table, sequences, is_new, how, outcome, batch)
         return Applied(table.name, **outcome.counts, tombstones=tombstones)
@@ -181,11 +180,8 @@ class Applier:
             if is_new:
                 runtime.catalog = catalog
 
-        # Rows of a history have no key of their own, whatever its table says.
-        by_key = how.scd == 1 and {f.name for f in table.columns if f.id in sequences.keys} == set(table.primary_key)
-        change = replace(outcome.change, keeps_keys=by_key)
         try:
-            changing.commit(runtime, table, change, f"changes of {table.name}", changing.Beside(work, settled))
+            changing.commit(runtime, table, outcome.change, f"changes of {table.name}", changing.Beside(work, settled))
         finally:
             if is_new and runtime.catalog is not catalog:
                 runtime.writer_version = before

@@ -21,9 +21,10 @@ from headrace.catalog.table import FILE, ROW
 from headrace.engine.lasts import last_of_each
 from headrace.engine.plan_sql import quote_native
 from headrace.errors import DataError
+from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.table import rows as tables
-from headrace.table.changing import TableChange
+from headrace.table.changing import TableChange, needed
 from headrace.table.sequences import DELETED, LIVE, TRUNCATED, Noted, Sequences, below
 from headrace.types import arrow_schema
 
@@ -81,13 +82,12 @@ class Outcome:
 class Applying:
     """A table as a snapshot has it, what was applied to it, and changes that come."""
 
+    runtime: Runtime
     snapshot: Snapshot
     table: Table
     sequences: Sequences
     is_new: bool
     """Whether nothing was applied before: there is no such relation yet."""
-    needed: Sequence[str]
-    """The columns of rows that go whose values somebody needs."""
     changes: Changes
 
     # What is known
@@ -199,6 +199,11 @@ class Applying:
     def _source(self) -> str:
         return tables.source(self.snapshot, self.table, placed=True)
 
+    @cached_property
+    def _needed(self) -> list[str]:
+        """The columns of rows that go whose values somebody needs."""
+        return needed(self.runtime, self.table)
+
     def _on_key(self, row: str, other: str) -> str:
         pairs = zip(self.changes.keys, self.changes.key_names, strict=True)
         return " AND ".join(f"{row}.{quote_native(name)} = {other}.{k}" for name, k in pairs)
@@ -210,10 +215,10 @@ class Applying:
         w = pa.table(_named(new)).append_column("i", pa.array(np.arange(new.num_rows)))
         names = [quote_native(f.name) for f in self.table.columns]
         there, told = [f"e.{name}" for name in names], [f"c{i}" for i in range(len(names))]
-        keys, compared = [], []
+        own, compared = [], []
         for i, f in enumerate(self.table.columns):
             if f.name in self.changes.keys:
-                keys.append(f"c{i} AS {self.changes.key_names[self.changes.keys.index(f.name)]}")
+                own.append(f"c{i} AS {self.changes.key_names[self.changes.keys.index(f.name)]}")
             elif not self.changes.keep_if_null:
                 compared.append(i)
 
@@ -222,14 +227,15 @@ class Applying:
 
         alike = f"coalesce({hashed(there)} = w.h, false)"
         for i, f in enumerate(self.table.columns):
-            if f.name not in self.needed:
+            if f.name not in self._needed:
                 there[i] = f"CASE WHEN {alike} THEN {there[i]} END AS {names[i]}"
         select = f"SELECT e.{FILE}, e.{ROW}, {', '.join(there)}, w.i, {alike} AS alike"
-        source, thin = f"{self._source()} AS e", f"(SELECT {', '.join(keys)}, i, {hashed(told)} AS h FROM w) AS w"
+        thin = f"(SELECT {', '.join(own)}, i, {hashed(told)} AS h FROM w) AS w"
         if mark is None:
-            return self._ask(f"{select}, false AS gone FROM {source} JOIN {thin} ON {self._on_key('e', 'w')}", w=w)
+            text = f"{select}, false AS gone FROM {self._source()} AS e JOIN {thin} ON {self._on_key('e', 'w')}"
+            return self._ask(text, w=w)
         return self._ask(
-            f"{select}, s.kind IS NULL OR {below(self.changes.order, 's', 'mark')} AS gone FROM {source} "
+            f"{select}, s.kind IS NULL OR {below(self.changes.order, 's', 'mark')} AS gone FROM {self._source()} AS e "
             f"LEFT JOIN {thin} ON {self._on_key('e', 'w')} LEFT JOIN known AS s ON {self._on_key('e', 's')}, mark "
             "WHERE w.i IS NOT NULL OR gone",
             w=w,
@@ -296,9 +302,10 @@ class Applying:
             "late": late,
         }
         goes = pa.array(~updated | change)
-        places, gone = found.select([FILE, ROW]).filter(goes), olds.select(list(self.needed)).filter(goes)
+        places, gone = found.select([FILE, ROW]).filter(goes), olds.select(self._needed).filter(goes)
         # Each key goes and comes at most once, and comes otherwise than it was.
-        made = TableChange(places, gone, new.filter(pa.array(comes)), is_net=True)
+        by_key = set(self.changes.keys) == set(self.table.primary_key)
+        made = TableChange(places, gone, new.filter(pa.array(comes)), is_net=True, keeps_keys=by_key)
         return Outcome(made, self._noted(winners, fresh_mark), counts)
 
     def _old(self, found: pa.Table) -> pa.Table:
