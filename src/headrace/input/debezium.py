@@ -267,8 +267,10 @@ class _Texts:
         images = pc.fill_null(images, "{}")
         located = self._located(images, [f.name for f in self.columns])
         units = _Units(Located(schema.kinds[~passed], schema.text.take(chosen)))
-        held = {f.name: self._column(f, located[f.name], units) for f in self.columns}
-        rows = pa.table({**held, **self._others(images)})
+        said = self._said(images)
+        # A column that is in no image has its default, one that is in some is NULL in the others.
+        held = [f for f in self.columns if f.default is None or not said or any(_is(f, name) for name in said)]
+        rows = pa.table({f.name: self._column(f, located[f.name], units) for f in held} | self._others(images, said))
         orders = []
         for name in sequence:
             orders.append(self._order(name, {n: _taken(p, ~passed) for n, p in parts.items()}, given, rows))
@@ -318,17 +320,19 @@ class _Texts:
             "DEBEZIUM_BAD_VALUE", f"row {self.numbers[bad] + 1}, column {f.name}: {shown} is no {f.type.sql}", hint=hint
         )
 
-    def _others(self, images: pa.Array) -> dict[str, pa.Array]:
-        """Fields that are no columns of the table, as text."""
+    def _said(self, images: pa.Array) -> list[str]:
+        """The fields that there are in some image."""
+        text = "SELECT DISTINCT unnest(json_keys(image)) AS name FROM images ORDER BY name"
         with native_connection() as connection:
-            text = "SELECT DISTINCT unnest(json_keys(image)) AS name FROM images ORDER BY name"
-            names = native_query(connection, text, {"images": pa.table({"image": images})}).column("name").to_pylist()
+            found = native_query(connection, text, {"images": pa.table({"image": images})})
+        names: list[str] = found.column("name").to_pylist()
+        return names
+
+    def _others(self, images: pa.Array, said: Sequence[str]) -> dict[str, pa.Array]:
+        """Fields that are no columns of the table, as text."""
         known = {f.name.lower() for f in self.columns}
-        return (
-            {n: c.text for n, c in self._located(images, others).items()}
-            if (others := [n for n in names if n.lower() not in known])
-            else {}
-        )
+        others = [name for name in said if name.lower() not in known]
+        return {n: c.text for n, c in self._located(images, others).items()} if others else {}
 
     def _order(self, name: str, parts: dict[str, Located], given: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
         first, *deeper = name.split(".")

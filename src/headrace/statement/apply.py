@@ -235,7 +235,8 @@ class Applier:
             text = f"SELECT n FROM given ORDER BY {by}, n"
             taken = snapshot.query(text, given=order.append_column("n", n)).column("n")
             rows, ops, order = rows.take(taken), ops[taken.to_numpy()], order.take(taken)
-        changes = Changes(names, rows, ops, order.columns, how.ignore_null_updates)
+        lacked = tuple(f for f in table.columns if all(f in p.lacked for p in parts))
+        changes = Changes(names, rows, ops, order.columns, how.ignore_null_updates, lacked)
         if not all(p.ordered for p in parts):
             _refuse_ties(snapshot, changes)
         return changes

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.base.boundary import text_given
 from headrace.base.interrupts import at_once
+from headrace.base.lacking import lacking_rows
 from headrace.catalog import Catalog, Table
 from headrace.engine.columns import one_chunk
 from headrace.engine.session import cancel_with_the_statement
@@ -138,6 +139,8 @@ class Captured:
     sequences: tuple[pa.ChunkedArray, ...]
     ordered: bool = True
     """Whether their order among themselves means something."""
+    lacked: Schema = ()
+    """The columns they come without."""
 
 
 class Captures:
@@ -204,7 +207,8 @@ class Captures:
                 raise _no_column("the changes have", name, [f.name for f in fields])
         ops = self._ops(table, rows, fields, how)
         sequences = tuple(rows.column(names[name.lower()]) for name in how.sequence_by)
-        return Captured(_in_table(table, rows, how, keys, [*special, *left]), ops, sequences)
+        lacked = _lacked(table, rows, how)
+        return Captured(_in_table(table, rows, how, keys, [*special, *left]), ops, sequences, lacked=lacked)
 
     def _ops(self, table: Table, rows: pa.Table, fields: Schema, how: Told) -> Ints:
         """What each row does: as a condition says, else as the operation column does."""
@@ -244,7 +248,8 @@ class Captures:
         found = debezium.unwrap(given, own, [f.name for f in keys], how.order, zone)
         rows = self._as_arrow(*widened(found.rows, table.columns, how.except_columns))
         ops = _coded("op", found.ops, np.zeros(len(found.ops), np.bool_))
-        return Captured(_in_table(table, rows, how, keys, ()), ops, tuple(found.sequences), not is_frame(data))
+        lacked = _lacked(table, rows, how)
+        return Captured(_in_table(table, rows, how, keys, ()), ops, tuple(found.sequences), not is_frame(data), lacked)
 
 
 # What the arguments mean for a table
@@ -310,7 +315,10 @@ def _no_column(who: str, name: str, known: Iterable[str]) -> DataError:
 
 
 def _in_table(table: Table, rows: pa.Table, how: Told, keys: Sequence[Field], special: Sequence[str]) -> pa.Table:
-    """The rows in the table's columns, as what they do not say is NULL; an error for columns it does not have."""
+    """The rows in the table's columns, what they come without as INSERT has it; an error for columns it does not have.
+
+    Where NULL leaves a column as it is, what is lacking is NULL: there may be a row whose value stays.
+    """
     known = {f.name.lower() for f in _own_columns(table, replace(how, columns=(), except_columns=()))}
     passed = {name.lower() for name in special}
     others = [n for n in rows.column_names if how.takes(n) and n.lower() not in known | passed]
@@ -323,12 +331,22 @@ def _in_table(table: Table, rows: pa.Table, how: Told, keys: Sequence[Field], sp
     for key in keys:
         if key.name not in rows.column_names or not how.takes(key.name):
             raise _no_column("the changes have", key.name, rows.column_names)
-    own = {f.name for f in _own_columns(table, how)}
+    lacked = {f.name for f in _lacked(table, rows, how)}
     columns = [
-        rows.column(f.name) if f.name in own and f.name in rows.column_names else pa.nulls(rows.num_rows, f.type.arrow)
+        rows.column(f.name)
+        if f.name not in lacked
+        else pa.nulls(rows.num_rows, f.type.arrow)
+        if how.ignore_null_updates
+        else lacking_rows(f, rows.num_rows)
         for f in table.columns
     ]
     return pa.table(columns, schema=arrow_schema(table.columns))
+
+
+def _lacked(table: Table, rows: pa.Table, how: Told) -> Schema:
+    """The table's columns that changes come without."""
+    said = {f.name for f in _own_columns(table, how)} & set(rows.column_names)
+    return tuple(f for f in table.columns if f.name not in said)
 
 
 def _coded(name: str, column: pa.ChunkedArray, decided: Flags) -> Ints:

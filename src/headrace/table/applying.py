@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.base.lacking import lacking_rows
 from headrace.base.values import python_values
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
@@ -26,7 +27,7 @@ from headrace.store import Snapshot
 from headrace.table import rows as tables
 from headrace.table.changing import TableChange, needed
 from headrace.table.sequences import DELETED, LIVE, TRUNCATED, Noted, Sequences, below
-from headrace.types import arrow_schema
+from headrace.types import Schema, arrow_schema
 
 UPSERT, DELETE, TRUNCATE = range(3)
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -45,6 +46,8 @@ class Changes:
     """None: each comes after all that were applied before."""
     keep_if_null: bool = False
     """Whether NULL leaves a column of a row as it is."""
+    lacked: Schema = ()
+    """Then, the columns that all changes come without."""
 
     @cached_property
     def slim(self) -> pa.Table:
@@ -316,9 +319,12 @@ class Applying:
         """New rows with the old values where they have none."""
         old_of: Ints = np.full(new.num_rows, -1)
         old_of[at[keep]] = np.flatnonzero(keep)
-        given = pa.array(old_of, mask=old_of < 0)
-        columns = [pc.coalesce(new.column(n), olds.column(n).take(given)) for n in new.column_names]
-        return pa.Table.from_arrays(columns, schema=new.schema)
+        none = old_of < 0
+        given = pa.array(old_of, mask=none)
+        columns = {n: pc.coalesce(new.column(n), olds.column(n).take(given)) for n in new.column_names}
+        for f in self.changes.lacked:
+            columns[f.name] = pc.if_else(pa.array(none), lacking_rows(f, new.num_rows), columns[f.name])
+        return pa.Table.from_arrays(list(columns.values()), schema=new.schema)
 
     def _differ(self, old: pa.Table, new: pa.Table) -> Flags:
         """Which of the old rows are not what the new ones are."""
