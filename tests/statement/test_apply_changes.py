@@ -534,3 +534,76 @@ def test_bad_messages_are_refused_by_name(db: Database) -> None:
     ):
         debezium(condition, *as_text([message("c", None, {"id": 1, **values}, 1)], False), name="d")
     debezium("DEBEZIUM_AMBIGUOUS", message("c", None, {"id": 1, "at": 5}, 1), name="d")
+
+
+# Columns that the source does not have
+
+
+@pytest.fixture
+def parcels() -> Iterator[Database]:
+    with headrace.connect(None, engine="native") as db:
+        db.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT, b STRING NOT NULL DEFAULT 'here', c INT)")
+        yield db
+
+
+def test_a_column_that_changes_lack_has_its_default(parcels: Database) -> None:
+    applied(parcels, [{"op": "I", "lsn": 1, "id": 1, "a": 1}, {"op": "I", "lsn": 2, "id": 2, "a": None}])
+    assert rows(parcels) == [(1, 1, "here", None), (2, None, "here", None)]
+    applied(parcels, [{"op": "U", "lsn": 3, "id": 1, "a": 5, "b": "there"}], except_columns=["b"])
+    parcels.sql("UPDATE t SET b = 'gone' WHERE id = 2")
+    assert applied(parcels, [{"op": "U", "lsn": 4, "id": 2, "a": 7}]).updated == 1
+    assert rows(parcels) == [(1, 5, "here", None), (2, 7, "here", None)]  # an upsert says the whole row
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_column_that_messages_lack_has_its_default(parcels: Database, as_text: bool) -> None:
+    def apply(*messages: dict[str, Any]) -> None:
+        given = [{"value": json.dumps(m)} for m in messages] if as_text else list(messages)
+        parcels.apply_changes("t", given, format="debezium")
+
+    one, two = {"id": 1, "a": 1}, {"id": 2, "a": 2}
+    apply(message("c", None, one, 1), message("c", None, two, 2), message("d", two, None, 3))
+    assert rows(parcels) == [(1, 1, "here", None)]
+    with pytest.raises(HeadraceError, match="NULL_IN_NOT_NULL"):  # said, and NULL
+        apply(message("c", None, {**one, "b": None}, 4), message("c", None, {**two, "b": "x"}, 5))
+
+
+def test_ignored_nulls_leave_what_changes_lack_as_it_is(parcels: Database) -> None:
+    how = {"ignore_null_updates": True}
+    applied(parcels, [{"op": "I", "lsn": 1, "id": 1, "a": 1}], **how)
+    parcels.sql("UPDATE t SET b = 'there', c = 9")
+    applied(parcels, [{"op": "U", "lsn": 2, "id": 1, "a": 2}, {"op": "I", "lsn": 3, "id": 2, "a": 3}], **how)
+    assert rows(parcels) == [(1, 2, "there", 9), (2, 3, "here", None)]
+
+
+# Many rows at once
+
+
+def test_most_of_a_segment_goes_in_the_commit_itself(tmp_path: Path) -> None:
+    with headrace.connect(tmp_path / "db", engine="native") as db:
+        db.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT, b STRING)")
+        db.insert("t", pa.table({"id": range(200_000), "a": range(200_000), "b": ["old"] * 200_000}))
+        db.sql("DELETE FROM t WHERE id % 10 = 9")
+        size = 150_000
+        log = pa.table({"op": ["U"] * size, "id": range(100_000, 250_000), "a": range(size), "b": ["new"] * size})
+        found = applied(db, log.append_column("lsn", [list(range(size))]))
+        assert (found.inserted, found.updated) == (60_000, 90_000)
+        assert db.sql("SELECT label FROM headrace.epochs ORDER BY epoch DESC LIMIT 1").rows() == [("changes of t",)]
+        for _ in range(2):  # by the index, and by a scan
+            assert db.sql("SELECT a, b FROM t WHERE id = 5").rows() == [(5, "old")]
+            assert db.sql("SELECT a, b FROM t WHERE id = 100009").rows() == [(9, "new")]
+            assert db.sql("SELECT count(*) FROM t WHERE id = 9").rows() == [(0,)]
+            assert db.sql("SELECT b, count(*) FROM t GROUP BY b ORDER BY b").rows() == [("new", size), ("old", 90_000)]
+            db.runtime.indexes.keep_only(())
+        assert applied(db, log.append_column("lsn", [list(range(size))])).unchanged == size
+        for _ in range(2):  # what is left of the segment is no file of the table yet when keys are looked at
+            with pytest.raises(HeadraceError, match="PRIMARY_KEY_VIOLATION"):
+                db.sql(
+                    "MERGE INTO t USING (SELECT id FROM t WHERE id < 100000) AS s ON t.id = s.id AND t.id > 40000 "
+                    "WHEN MATCHED THEN UPDATE SET a = 0 WHEN NOT MATCHED THEN INSERT (id, a, b) VALUES (s.id, 0, 'no')"
+                )
+            db.runtime.indexes.keep_only(())
+        assert db.sql("SELECT b, count(*), sum(a) FROM t GROUP BY b ORDER BY b").rows() == [
+            ("new", size, size * (size - 1) // 2),
+            ("old", 90_000, sum(n for n in range(100_000) if n % 10 != 9)),
+        ]

@@ -21,7 +21,7 @@ _LIMIT_LOW = np.uint64(10**38 & 0xFFFFFFFFFFFFFFFF)
 
 
 @njit(cache=True, nogil=True)
-def _slot(lanes: Array, row: int, mask: int) -> Any:  # pragma: no cover - compiled
+def slot_of(lanes: Array, row: int, mask: int) -> Any:  # pragma: no cover - compiled
     mixed = np.uint64(0x9E3779B97F4A7C15)
     for lane in range(lanes.shape[1]):
         mixed ^= np.uint64(lanes[row, lane])
@@ -43,7 +43,7 @@ def number(lanes: Array, index: Array, groups: Array, count: int) -> tuple[Array
     firsts = np.empty(rows, np.int64)
     start = count
     for row in range(rows):
-        at = _slot(lanes, row, mask)
+        at = slot_of(lanes, row, mask)
         while True:
             group = index[at]
             if group < 0:
@@ -70,7 +70,7 @@ def number(lanes: Array, index: Array, groups: Array, count: int) -> tuple[Array
 def find(lanes: Array, index: Array, groups: Array) -> int:  # pragma: no cover
     """The number of the one group with these lanes; -1 if there is none."""
     mask = index.shape[0] - 1
-    at = _slot(lanes, 0, mask)
+    at = slot_of(lanes, 0, mask)
     while index[at] >= 0:
         same = True
         for lane in range(lanes.shape[1]):
@@ -89,7 +89,7 @@ def find_each(lanes: Array, index: Array, groups: Array) -> Array:  # pragma: no
     mask = index.shape[0] - 1
     found = np.full(lanes.shape[0], -1, np.int64)
     for row in range(lanes.shape[0]):
-        at = _slot(lanes, row, mask)
+        at = slot_of(lanes, row, mask)
         while index[at] >= 0:
             same = True
             for lane in range(lanes.shape[1]):
@@ -108,7 +108,7 @@ def fill_index(groups: Array, count: int, index: Array) -> None:  # pragma: no c
     """Enter groups, all different, into an empty table."""
     mask = index.shape[0] - 1
     for group in range(count):
-        at = _slot(groups, group, mask)
+        at = slot_of(groups, group, mask)
         while index[at] >= 0:
             at = (at + 1) & mask
         index[at] = group

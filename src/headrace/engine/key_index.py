@@ -17,7 +17,7 @@ import logging
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,6 +129,15 @@ def _mixed(lanes: Array, hashes: Array) -> None:  # pragma: no cover
         hashes[row] = hash
 
 
+@njit(cache=True, nogil=True)
+def _of_kinds(places: Array, kept: Array, shift: int) -> Array:  # pragma: no cover - compiled
+    found = np.zeros(places.shape[0], np.bool_)
+    for slot in range(places.shape[0]):
+        place = places[slot]
+        found[slot] = place != _FREE and (place < 0 or kept[place >> shift])
+    return found
+
+
 def hashes_of(types: Sequence[Type], keys: pa.Table) -> Array:
     """The hash of each key: keys that the native engine calls equal have equal ones."""
     return np.concatenate([np.empty(0, np.uint64), *(_hashes(types, batch) for batch in keys.to_batches())])
@@ -201,6 +210,14 @@ class KeyIndex:
         rows, places = _find(self._hashes, self._places, hashes)
         return rows, places
 
+    def keep(self, kept: Array, shift: int, room: int) -> None:
+        """Take out pairs of places whose high bits are not of a kept kind; there is room for so many others."""
+        old_hashes, old_places = self._hashes, self._places
+        chosen = _of_kinds(old_places, kept, shift)
+        self._count = int(chosen.sum())
+        self._make(_slots_for(self._count + room))
+        _enter(self._hashes, self._places, old_hashes[chosen], old_places[chosen])
+
     def _make(self, slots: int) -> None:
         self._hashes = np.zeros(slots, np.uint64)
         self._places = np.full(slots, _FREE, np.int64)
@@ -262,6 +279,12 @@ class HeldIndex:
             found[self.files[file]] = here & np.int64((1 << ROW_BITS) - 1)
         return found
 
+    def forget(self, files: Collection[str], room: int) -> None:
+        """Take out all rows of segments; there will be room for so many others."""
+        numbers = [self.files.index(file) for file in files if file in self.files]
+        if numbers:
+            self.index.keep(~np.isin(np.arange(len(self.files)), numbers), ROW_BITS, room)
+
 
 @dataclass(frozen=True)
 class Move:
@@ -288,6 +311,8 @@ class Following:
     """The epoch that touched the table's rows before."""
     moves: list[Move] = field(default_factory=list)
     all_go: bool = False
+    files: Collection[str] = ()
+    """Segments whose rows all go."""
     epoch: int | None = None
     """The commit's."""
 
@@ -297,6 +322,7 @@ class Following:
             return False
         if self.all_go:
             held.index, held.files = KeyIndex(), []
+        held.forget(self.files, sum(len(move.rows) for move in self.moves if move.comes))
         for move in self.moves:
             move.into(held)
         held.epoch = self.epoch

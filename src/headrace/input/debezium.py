@@ -49,7 +49,7 @@ class Unwrapped:
     rows: pa.Table
     """What each says of its row; nothing of a truncate."""
     ops: pa.ChunkedArray
-    """c, u, r, d or t."""
+    """c, u, r, d or t, as a dictionary."""
     sequences: list[pa.ChunkedArray] = field(default_factory=list)
     numbers: Any = None
     """Where among the messages each was, from 0."""
@@ -77,9 +77,15 @@ def unwrap(given: pa.Table, columns: Schema, keys: Sequence[str], sequence: Sequ
     return found
 
 
-def _check(ops: pa.ChunkedArray, has_image: Any, numbers: Any) -> None:
+def _one_of(ops: pa.DictionaryArray, *values: str) -> Any:
+    """Which of many texts, of which few differ, are one of these."""
+    told = np.array([*(value in values for value in ops.dictionary.to_pylist()), False])
+    return told[ops.indices.fill_null(len(ops.dictionary)).to_numpy()]
+
+
+def _check(ops: pa.DictionaryArray, has_image: Any, numbers: Any) -> None:
     """An error for what no message says, or one that lacks its row."""
-    known = pc.is_in(ops, pa.array(["c", "u", "r", "d", "t"])).to_numpy(zero_copy_only=False)
+    known = _one_of(ops, "c", "u", "r", "d", "t")
     if not known.all():
         at = int((~known).argmax())
         raise DataError(
@@ -87,7 +93,7 @@ def _check(ops: pa.ChunkedArray, has_image: Any, numbers: Any) -> None:
             f"row {numbers[at] + 1}: op is {ops[at].as_py()!r}, which is none of Debezium's",
             hint="it is c, r, u, d or t (m is passed over)",
         )
-    bare = ~has_image & pc.not_equal(ops, "t").to_numpy(zero_copy_only=False)
+    bare = ~has_image & ~_one_of(ops, "t")
     if bare.any():
         at = int(bare.argmax())
         which = "before" if ops[at].as_py() == "d" else "after"
@@ -115,28 +121,27 @@ def _of_structs(given: pa.Table, columns: Schema, keys: Sequence[str], sequence:
             f"the rows have no column {' and no '.join(missing)}",
             hint="Debezium's messages have before, after, op and source, as structs; or value, as JSON text",
         )
-    op = given.column("op").cast(pa.string())
+    op = given.column("op").cast(pa.string()).combine_chunks().dictionary_encode()
     nothing = pc.and_(op.is_null(), given.column("after").is_null())
-    wanted = pc.invert(pc.or_(pc.fill_null(pc.equal(op, "m"), False), nothing))
-    numbers = np.flatnonzero(wanted.to_numpy(zero_copy_only=False))
+    numbers = np.flatnonzero(~(_one_of(op, "m") | nothing.to_numpy(zero_copy_only=False)))
     if len(numbers) < len(op):
         given, op = given.take(pa.array(numbers)), op.take(pa.array(numbers))
     after = given.column("after")
     before = given.column("before") if "before" in given.column_names else pa.chunked_array([pa.nulls(len(op))])
-    is_delete = pc.fill_null(pc.equal(op, "d"), False)
+    is_delete = pa.array(_one_of(op, "d"))
     has_image = pc.if_else(is_delete, before.is_valid(), after.is_valid()).to_numpy(zero_copy_only=False)
     _check(op, has_image, numbers)
     rows = _images(before, after, is_delete, {name.lower() for name in (*keys, *sequence)})
     for i, name in enumerate(rows.column_names):
         rows = rows.set_column(i, name, _plain(rows.column(i), next((f for f in columns if _is(f, name)), None)))
-    return Unwrapped(rows, op, [_path(given, rows, name) for name in sequence], numbers)
+    return Unwrapped(rows, pa.chunked_array([op]), [_path(given, rows, name) for name in sequence], numbers)
 
 
 def _is(f: Field, name: str) -> bool:
     return f.name.lower() == name.lower()
 
 
-def _images(before: pa.ChunkedArray, after: pa.ChunkedArray, is_delete: pa.ChunkedArray, wanted: set[str]) -> pa.Table:
+def _images(before: pa.ChunkedArray, after: pa.ChunkedArray, is_delete: pa.BooleanArray, wanted: set[str]) -> pa.Table:
     """What messages say of the row after them, and deletes of what is ``wanted`` of the row before."""
 
     def fields(image: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
@@ -249,21 +254,23 @@ class _Texts:
         if wrapped.any():
             self.texts = pc.if_else(pa.array(wrapped), parts["payload"].text, self.texts)
             parts = self._located(self.texts, _PARTS)
-        ops, after, before = parts["op"].text, parts["after"], parts["before"]
+        ops, after, before = parts["op"].text.dictionary_encode(), parts["after"], parts["before"]
         empty = (parts["op"].kinds == MISSING) & (after.kinds == MISSING) & (before.kinds == MISSING)
-        passed = empty | pc.fill_null(pc.equal(ops, "m"), False).to_numpy(zero_copy_only=False)
+        passed = empty | _one_of(ops, "m")
         chosen = pa.array(np.flatnonzero(~passed))
         self.numbers = self.numbers[~passed]
         ops = ops.take(chosen)
-        is_delete = pc.fill_null(pc.equal(ops, "d"), False)
-        images = pc.if_else(is_delete, before.text.take(chosen), after.text.take(chosen))
-        kinds = np.where(is_delete.to_numpy(zero_copy_only=False), before.kinds[~passed], after.kinds[~passed])
-        _check(pa.chunked_array([ops]), kinds == NESTED, self.numbers)
+        is_delete = _one_of(ops, "d")
+        images = pc.if_else(pa.array(is_delete), before.text.take(chosen), after.text.take(chosen))
+        kinds = np.where(is_delete, before.kinds[~passed], after.kinds[~passed])
+        _check(ops, kinds == NESTED, self.numbers)
         images = pc.fill_null(images, "{}")
         located = self._located(images, [f.name for f in self.columns])
         units = _Units(Located(schema.kinds[~passed], schema.text.take(chosen)))
-        held = {f.name: self._column(f, located[f.name], units) for f in self.columns}
-        rows = pa.table({**held, **self._others(images)})
+        said = self._said(images)
+        # A column that is in no image has its default, one that is in some is NULL in the others.
+        held = [f for f in self.columns if f.default is None or not said or any(_is(f, name) for name in said)]
+        rows = pa.table({f.name: self._column(f, located[f.name], units) for f in held} | self._others(images, said))
         orders = []
         for name in sequence:
             orders.append(self._order(name, {n: _taken(p, ~passed) for n, p in parts.items()}, given, rows))
@@ -313,17 +320,19 @@ class _Texts:
             "DEBEZIUM_BAD_VALUE", f"row {self.numbers[bad] + 1}, column {f.name}: {shown} is no {f.type.sql}", hint=hint
         )
 
-    def _others(self, images: pa.Array) -> dict[str, pa.Array]:
-        """Fields that are no columns of the table, as text."""
+    def _said(self, images: pa.Array) -> list[str]:
+        """The fields that there are in some image."""
+        text = "SELECT DISTINCT unnest(json_keys(image)) AS name FROM images ORDER BY name"
         with native_connection() as connection:
-            text = "SELECT DISTINCT unnest(json_keys(image)) AS name FROM images ORDER BY name"
-            names = native_query(connection, text, {"images": pa.table({"image": images})}).column("name").to_pylist()
+            found = native_query(connection, text, {"images": pa.table({"image": images})})
+        names: list[str] = found.column("name").to_pylist()
+        return names
+
+    def _others(self, images: pa.Array, said: Sequence[str]) -> dict[str, pa.Array]:
+        """Fields that are no columns of the table, as text."""
         known = {f.name.lower() for f in self.columns}
-        return (
-            {n: c.text for n, c in self._located(images, others).items()}
-            if (others := [n for n in names if n.lower() not in known])
-            else {}
-        )
+        others = [name for name in said if name.lower() not in known]
+        return {n: c.text for n, c in self._located(images, others).items()} if others else {}
 
     def _order(self, name: str, parts: dict[str, Located], given: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
         first, *deeper = name.split(".")

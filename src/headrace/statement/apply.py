@@ -142,7 +142,7 @@ class Applier:
                 keys = sorted(keys, key=lambda f: sequences.keys.index(f.id))
             changes = self._changes(snapshot, table, sequences, keys, how, [r for r in (begins, read) if r is not None])
             way = Versions if how.scd == 2 else Applying
-            outcome = way(snapshot, table, sequences, is_new, changes).outcome()
+            outcome = way(self._runtime, snapshot, table, sequences, is_new, changes).outcome()
         constraints.check(self._runtime, table, outcome.change.new)
         tombstones = self._commit(table, sequences, is_new, how, outcome, batch)
         return Applied(table.name, **outcome.counts, tombstones=tombstones)
@@ -180,11 +180,8 @@ class Applier:
             if is_new:
                 runtime.catalog = catalog
 
-        # Rows of a history have no key of their own, whatever its table says.
-        by_key = how.scd == 1 and {f.name for f in table.columns if f.id in sequences.keys} == set(table.primary_key)
-        beside = changing.Beside(work, by_key, settled)
         try:
-            changing.commit(runtime, table, outcome.change, f"changes of {table.name}", beside)
+            changing.commit(runtime, table, outcome.change, f"changes of {table.name}", changing.Beside(work, settled))
         finally:
             if is_new and runtime.catalog is not catalog:
                 runtime.writer_version = before
@@ -238,7 +235,8 @@ class Applier:
             text = f"SELECT n FROM given ORDER BY {by}, n"
             taken = snapshot.query(text, given=order.append_column("n", n)).column("n")
             rows, ops, order = rows.take(taken), ops[taken.to_numpy()], order.take(taken)
-        changes = Changes(names, rows, ops, order.columns, how.ignore_null_updates)
+        lacked = tuple(f for f in table.columns if all(f in p.lacked for p in parts))
+        changes = Changes(names, rows, ops, order.columns, how.ignore_null_updates, lacked)
         if not all(p.ordered for p in parts):
             _refuse_ties(snapshot, changes)
         return changes

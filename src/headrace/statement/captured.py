@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.base.boundary import text_given
 from headrace.base.interrupts import at_once
+from headrace.base.lacking import lacking_rows
 from headrace.catalog import Catalog, Table
+from headrace.engine.columns import one_chunk
 from headrace.engine.session import cancel_with_the_statement
 from headrace.errors import CatalogError, DataError, HeadraceError, NotYetSupported, SqlError
 from headrace.input import debezium
@@ -46,6 +47,7 @@ _OPS = {
     **dict.fromkeys(("t", "truncate"), TRUNCATE),
 }
 """What the values of an operation column say."""
+_UNKNOWN = -1
 _DEBEZIUM_ORDER = ("source.lsn",)
 _NUMBER = "__headrace_row"
 
@@ -137,6 +139,8 @@ class Captured:
     sequences: tuple[pa.ChunkedArray, ...]
     ordered: bool = True
     """Whether their order among themselves means something."""
+    lacked: Schema = ()
+    """The columns they come without."""
 
 
 class Captures:
@@ -203,7 +207,8 @@ class Captures:
                 raise _no_column("the changes have", name, [f.name for f in fields])
         ops = self._ops(table, rows, fields, how)
         sequences = tuple(rows.column(names[name.lower()]) for name in how.sequence_by)
-        return Captured(_in_table(table, rows, how, keys, [*special, *left]), ops, sequences)
+        lacked = _lacked(table, rows, how)
+        return Captured(_in_table(table, rows, how, keys, [*special, *left]), ops, sequences, lacked=lacked)
 
     def _ops(self, table: Table, rows: pa.Table, fields: Schema, how: Told) -> Ints:
         """What each row does: as a condition says, else as the operation column does."""
@@ -243,7 +248,8 @@ class Captures:
         found = debezium.unwrap(given, own, [f.name for f in keys], how.order, zone)
         rows = self._as_arrow(*widened(found.rows, table.columns, how.except_columns))
         ops = _coded("op", found.ops, np.zeros(len(found.ops), np.bool_))
-        return Captured(_in_table(table, rows, how, keys, ()), ops, tuple(found.sequences), not is_frame(data))
+        lacked = _lacked(table, rows, how)
+        return Captured(_in_table(table, rows, how, keys, ()), ops, tuple(found.sequences), not is_frame(data), lacked)
 
 
 # What the arguments mean for a table
@@ -309,7 +315,10 @@ def _no_column(who: str, name: str, known: Iterable[str]) -> DataError:
 
 
 def _in_table(table: Table, rows: pa.Table, how: Told, keys: Sequence[Field], special: Sequence[str]) -> pa.Table:
-    """The rows in the table's columns, as what they do not say is NULL; an error for columns it does not have."""
+    """The rows in the table's columns, what they come without as INSERT has it; an error for columns it does not have.
+
+    Where NULL leaves a column as it is, what is lacking is NULL: there may be a row whose value stays.
+    """
     known = {f.name.lower() for f in _own_columns(table, replace(how, columns=(), except_columns=()))}
     passed = {name.lower() for name in special}
     others = [n for n in rows.column_names if how.takes(n) and n.lower() not in known | passed]
@@ -322,24 +331,36 @@ def _in_table(table: Table, rows: pa.Table, how: Told, keys: Sequence[Field], sp
     for key in keys:
         if key.name not in rows.column_names or not how.takes(key.name):
             raise _no_column("the changes have", key.name, rows.column_names)
-    own = {f.name for f in _own_columns(table, how)}
+    lacked = {f.name for f in _lacked(table, rows, how)}
     columns = [
-        rows.column(f.name) if f.name in own and f.name in rows.column_names else pa.nulls(rows.num_rows, f.type.arrow)
+        rows.column(f.name)
+        if f.name not in lacked
+        else pa.nulls(rows.num_rows, f.type.arrow)
+        if how.ignore_null_updates
+        else lacking_rows(f, rows.num_rows)
         for f in table.columns
     ]
     return pa.table(columns, schema=arrow_schema(table.columns))
 
 
+def _lacked(table: Table, rows: pa.Table, how: Told) -> Schema:
+    """The table's columns that changes come without."""
+    said = {f.name for f in _own_columns(table, how)} & set(rows.column_names)
+    return tuple(f for f in table.columns if f.name not in said)
+
+
 def _coded(name: str, column: pa.ChunkedArray, decided: Flags) -> Ints:
     """What the values of an operation column say."""
-    if not pa.types.is_string(column.type):
+    if not (pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)):
         raise DataError(
             "APPLY_CHANGES_UNKNOWN_OP",
             f"{name} is {column.type}, and not text",
             hint="say what it means: delete_when='op = 2', and leave out op_column",
         )
-    codes = pc.index_in(pc.utf8_lower(column), pa.array(list(_OPS)))
-    unknown = codes.is_null().to_numpy() & ~decided
+    each = one_chunk(column).dictionary_encode()
+    told = np.array([*(_OPS.get((value or "").lower(), _UNKNOWN) for value in each.dictionary.to_pylist()), _UNKNOWN])
+    found: Ints = told[each.indices.fill_null(len(each.dictionary)).to_numpy()]
+    unknown = (found == _UNKNOWN) & ~decided
     if unknown.any():
         at = int(unknown.argmax())
         raise DataError(
@@ -348,8 +369,6 @@ def _coded(name: str, column: pa.ChunkedArray, decided: Flags) -> Ints:
             hint=f"it is one of {', '.join(_OPS)}; for others leave out op_column and say what deletes: "
             f"delete_when=\"{name} = 'X'\"",
         )
-    found: Ints
-    found = np.array(list(_OPS.values())).take(pc.fill_null(codes, 0).to_numpy())
     return found
 
 

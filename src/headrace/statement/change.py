@@ -128,7 +128,7 @@ class Changer:
         plan = self._deleting(table, statement.target, statement.where)
         with self._identified(table):
             (found,) = self._reader.rows_together([plan], changes=True)
-        change = deleted(table, found, self.needed(table))
+        change = deleted(table, found, changing.needed(self._runtime, table))
         changing.commit(self._runtime, table, change, f"DELETE FROM {table.name}")
         return Changed(table.name, deleted=found.num_rows)
 
@@ -165,12 +165,8 @@ class Changer:
         return self.query(table, c.select(self.new_values(table, target, assignments), target.item, where), assignments)
 
     def _deleting(self, table: Table, target: c.Target, where: exp.Expr | None) -> Node:
-        return self.query(table, c.select(self.old_values(target, self.needed(table)), target.item, where), ())
-
-    def needed(self, table: Table) -> list[str]:
-        """The columns of rows that go whose values somebody needs: whoever follows the table, or else its index."""
-        followed = self._runtime.is_followed(table) or table.keep_changes is not None
-        return [f.name for f in table.columns if followed or f.name in table.primary_key]
+        values = self.old_values(target, changing.needed(self._runtime, table))
+        return self.query(table, c.select(values, target.item, where), ())
 
     def old_values(self, target: c.Target, columns: Sequence[str]) -> list[exp.Expr]:
         return [*c.places(target), *(c.column_of(target.alias, name) for name in columns)]
@@ -227,7 +223,9 @@ class Changer:
         """The change that an update's rows say."""
         new = self.assigned(table, assignments, found, 2 + len(table.columns))
         old = _old(found, [f.name for f in table.columns])
-        return TableChange(found.select([0, 1]), old, self._new_rows(table, new))
+        keys = {name.lower() for name in table.primary_key}
+        keeps = not any(a.column.lower() in keys for a in assignments)
+        return TableChange(found.select([0, 1]), old, self._new_rows(table, new), keeps_keys=keeps)
 
     def assigned(self, table: Table, assignments: Sequence[c.Assignment], found: pa.Table, before: int) -> pa.Table:
         """The new rows: assigned values, which are last in what was found, and old ones for the other columns."""
@@ -278,7 +276,7 @@ class Changer:
 def deleted(table: Table, found: pa.Table, columns: Sequence[str]) -> TableChange:
     """The change that a delete's rows say: places, and values of some columns."""
     none = pa.table({f.name: pa.array([], f.type.arrow) for f in table.columns})
-    return TableChange(found.select([0, 1]), _old(found, columns), none)
+    return TableChange(found.select([0, 1]), _old(found, columns), none, keeps_keys=True)
 
 
 def _once(found: pa.Table) -> pa.Table:

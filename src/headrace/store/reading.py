@@ -266,6 +266,11 @@ class Reading:
         where = f"WHERE relation = {literal(key_of(relation))}"
         return dict(self._fetch(f"SELECT file, count(*) FROM book.deleted {where} GROUP BY file"))
 
+    def rows_deleted(self, relation: Stored, file: str) -> pa.ChunkedArray:
+        """The rows of one of the relation's files that are left out."""
+        where = f"WHERE relation = {literal(key_of(relation))} AND file = {literal(file)}"
+        return self.query(f"SELECT row FROM book.deleted {where}").column("row")
+
     def files(self, prefix: str) -> list[Path]:
         """All files whose names begin so, whichever relation has them."""
         found = self._fetch(f"SELECT DISTINCT file FROM book.segments WHERE starts_with(file, {literal(prefix)})")

@@ -15,16 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.base.lacking import lacking_rows
 from headrace.base.values import python_values
 from headrace.catalog import Table
 from headrace.catalog.table import FILE, ROW
+from headrace.engine.lasts import last_of_each
 from headrace.engine.plan_sql import quote_native
 from headrace.errors import DataError
+from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.table import rows as tables
-from headrace.table.changing import TableChange
+from headrace.table.changing import TableChange, needed
 from headrace.table.sequences import DELETED, LIVE, TRUNCATED, Noted, Sequences, below
-from headrace.types import arrow_schema
+from headrace.types import Schema, arrow_schema
 
 UPSERT, DELETE, TRUNCATE = range(3)
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -43,6 +46,8 @@ class Changes:
     """None: each comes after all that were applied before."""
     keep_if_null: bool = False
     """Whether NULL leaves a column of a row as it is."""
+    lacked: Schema = ()
+    """Then, the columns that all changes come without."""
 
     @cached_property
     def slim(self) -> pa.Table:
@@ -80,6 +85,7 @@ class Outcome:
 class Applying:
     """A table as a snapshot has it, what was applied to it, and changes that come."""
 
+    runtime: Runtime
     snapshot: Snapshot
     table: Table
     sequences: Sequences
@@ -128,20 +134,19 @@ class Applying:
         mark = self._last(pa.concat_tables([old, self._truncates.cast(old.schema)]))
         winners, late = self._winners(old, mark)
         fresh = None if mark.equals(old) else mark
-        return self._outcome(winners, self._found(winners, fresh), mark, late, fresh)
+        new = self.changes.rows.take(winners.column("n"))
+        return self._outcome(winners, new, self._found(winners, new, fresh), mark, late, fresh)
 
     def _winners(self, old: pa.Table, mark: pa.Table) -> tuple[pa.Table, int]:
         """The last change of each key, if it is not late: what it does (``op``), what the one before did (``was``), and
         whether it was noted before (``again``). And how many changes are late."""
-        slim, names = self.changes.slim, ", ".join(self.changes.key_names)
-        by_mark = below(self.changes.order, "s", "mark") if mark.num_rows else "false"
-        last = self._ask(
-            f"SELECT max(n) AS n FROM slim AS s, {self._one('mark', mark)} WHERE op < {TRUNCATE} AND NOT {by_mark} "
-            f"GROUP BY {names}",
-            slim=slim,
-            mark=mark,
-        )
-        winners = slim.take(pa.array(np.sort(last.column("n").to_numpy())))
+        slim, counted = self.changes.slim, self.changes.ops < TRUNCATE
+        if mark.num_rows:
+            text = f"SELECT n FROM slim AS s, mark WHERE {below(self.changes.order, 's', 'mark')}"
+            counted[self._ask(text, slim=slim, mark=mark).column("n").to_numpy()] = False
+        types = {f.name: f.type for f in self.table.columns}
+        last = last_of_each([types[k] for k in self.changes.keys], slim.select(self.changes.key_names), counted)
+        winners = slim.filter(pa.array(last))
         rows = winners.num_rows
         was, again, late = np.full(rows, -1), np.zeros(rows, np.bool_), np.zeros(rows, np.bool_)
         known = self._known
@@ -157,11 +162,11 @@ class Applying:
             at = found.column("i").to_numpy()
             was[at], again[at] = found.column("kind").to_numpy(), found.column("again").to_numpy()
             late[at] = found.column("late").to_numpy()
-        counted = int(late.sum())
+        times = int(late.sum())
         if old.num_rows or (known.num_rows and rows < slim.num_rows):
-            counted = self._late(old)
+            times = self._late(old)
         winners = winners.append_column("was", pa.array(was)).append_column("again", pa.array(again))
-        return winners.filter(pa.array(~late)) if late.any() else winners, counted
+        return winners.filter(pa.array(~late)) if late.any() else winners, times
 
     def _late(self, old: pa.Table) -> int:
         """How many changes come after later ones of their keys, or after all rows were deleted."""
@@ -197,20 +202,44 @@ class Applying:
     def _source(self) -> str:
         return tables.source(self.snapshot, self.table, placed=True)
 
+    @cached_property
+    def _needed(self) -> list[str]:
+        """The columns of rows that go whose values somebody needs."""
+        return needed(self.runtime, self.table)
+
     def _on_key(self, row: str, other: str) -> str:
         pairs = zip(self.changes.keys, self.changes.key_names, strict=True)
         return " AND ".join(f"{row}.{quote_native(name)} = {other}.{k}" for name, k in pairs)
 
-    def _found(self, winners: pa.Table, mark: pa.Table | None) -> pa.Table:
-        """The table's rows that change: their places, their values, which of the winners is theirs (``i``), and whether
-        a truncate takes them out."""
-        w = winners.select(self.changes.key_names).append_column("i", pa.array(np.arange(winners.num_rows)))
-        select, source = f"SELECT e.{FILE}, e.{ROW}, {self._columns('e')}, w.i", f"{self._source()} AS e"
+    def _found(self, winners: pa.Table, new: pa.Table, mark: pa.Table | None) -> pa.Table:
+        """The table's rows that change: their places, their values, which of the winners is theirs (``i``), whether a
+        truncate takes them out, and whether they may be as the winner has them (``alike``). Only then they have values
+        that nobody else needs."""
+        w = pa.table(_named(new)).append_column("i", pa.array(np.arange(new.num_rows)))
+        names = [quote_native(f.name) for f in self.table.columns]
+        there, told = [f"e.{name}" for name in names], [f"c{i}" for i in range(len(names))]
+        own, compared = [], []
+        for i, f in enumerate(self.table.columns):
+            if f.name in self.changes.keys:
+                own.append(f"c{i} AS {self.changes.key_names[self.changes.keys.index(f.name)]}")
+            elif not self.changes.keep_if_null:
+                compared.append(i)
+
+        def hashed(of: Sequence[str]) -> str:
+            return f"hash({', '.join(['0', *(f'{of[i]}::{self.table.columns[i].type.duckdb}' for i in compared)])})"
+
+        alike = f"coalesce({hashed(there)} = w.h, false)"
+        for i, f in enumerate(self.table.columns):
+            if f.name not in self._needed:
+                there[i] = f"CASE WHEN {alike} THEN {there[i]} END AS {names[i]}"
+        select = f"SELECT e.{FILE}, e.{ROW}, {', '.join(there)}, w.i, {alike} AS alike"
+        thin = f"(SELECT {', '.join(own)}, i, {hashed(told)} AS h FROM w) AS w"
         if mark is None:
-            return self._ask(f"{select}, false AS gone FROM {source} JOIN w ON {self._on_key('e', 'w')}", w=w)
+            text = f"{select}, false AS gone FROM {self._source()} AS e JOIN {thin} ON {self._on_key('e', 'w')}"
+            return self._ask(text, w=w)
         return self._ask(
-            f"{select}, s.kind IS NULL OR {below(self.changes.order, 's', 'mark')} AS gone FROM {source} "
-            f"LEFT JOIN w ON {self._on_key('e', 'w')} LEFT JOIN known AS s ON {self._on_key('e', 's')}, mark "
+            f"{select}, s.kind IS NULL OR {below(self.changes.order, 's', 'mark')} AS gone FROM {self._source()} AS e "
+            f"LEFT JOIN {thin} ON {self._on_key('e', 'w')} LEFT JOIN known AS s ON {self._on_key('e', 's')}, mark "
             "WHERE w.i IS NOT NULL OR gone",
             w=w,
             known=self._known,
@@ -244,10 +273,9 @@ class Applying:
         return rows, found.column("dead").to_numpy() >= 0
 
     def _outcome(
-        self, winners: pa.Table, found: pa.Table, mark: pa.Table, late: int, fresh_mark: pa.Table | None
+        self, winners: pa.Table, new: pa.Table, found: pa.Table, mark: pa.Table, late: int, fresh_mark: pa.Table | None
     ) -> Outcome:
-        ops, rows = winners.column("op").to_numpy(), self.changes.rows
-        lies: Ints = winners.column("n").to_numpy()
+        ops = winners.column("op").to_numpy()
         i = found.column("i")
         matched = i.is_valid().to_numpy()
         at: Ints = pc.fill_null(i, 0).to_numpy()
@@ -261,13 +289,13 @@ class Applying:
             merged, reset = self._merged(mark)
             keeps = updated & ~found.column("gone").to_numpy()
             keeps[keeps] = ~reset[at[keeps]]
-            rows, lies = self._kept(merged, olds, at, keeps), np.arange(len(ops))
-        differs = self._differ(olds.filter(pa.array(updated)), rows.take(pa.array(lies[at[updated]])))
+            new = self._kept(merged, olds, at, keeps)
         change = np.copy(updated)
-        change[updated] = differs
-        goes = ~updated | change
+        alike = updated & found.column("alike").to_numpy()
+        change[alike] = self._differ(olds.filter(pa.array(alike)), new.take(pa.array(at[alike])))
         fresh = ~hit & (ops == UPSERT)
-        comes = np.concatenate([np.flatnonzero(fresh), at[change]])
+        comes = np.copy(fresh)
+        comes[at[change]] = True
         counts = {
             "inserted": int(fresh.sum()),
             "updated": int(change.sum()),
@@ -276,13 +304,12 @@ class Applying:
             "absent": int((~hit & (ops == DELETE)).sum()),
             "late": late,
         }
-        chosen = pa.array(goes)
-        places = found.select([FILE, ROW]).filter(chosen)
-        return Outcome(
-            TableChange(places, olds.filter(chosen), rows.take(pa.array(lies[comes]))),
-            self._noted(winners, fresh_mark),
-            counts,
-        )
+        goes = pa.array(~updated | change)
+        places, gone = found.select([FILE, ROW]).filter(goes), olds.select(self._needed).filter(goes)
+        # Each key goes and comes at most once, and comes otherwise than it was.
+        by_key = set(self.changes.keys) == set(self.table.primary_key)
+        made = TableChange(places, gone, new.filter(pa.array(comes)), is_net=True, keeps_keys=by_key)
+        return Outcome(made, self._noted(winners, fresh_mark), counts)
 
     def _old(self, found: pa.Table) -> pa.Table:
         names = [f.name for f in self.table.columns]
@@ -292,9 +319,12 @@ class Applying:
         """New rows with the old values where they have none."""
         old_of: Ints = np.full(new.num_rows, -1)
         old_of[at[keep]] = np.flatnonzero(keep)
-        given = pa.array(old_of, mask=old_of < 0)
-        columns = [pc.coalesce(new.column(n), olds.column(n).take(given)) for n in new.column_names]
-        return pa.Table.from_arrays(columns, schema=new.schema)
+        none = old_of < 0
+        given = pa.array(old_of, mask=none)
+        columns = {n: pc.coalesce(new.column(n), olds.column(n).take(given)) for n in new.column_names}
+        for f in self.changes.lacked:
+            columns[f.name] = pc.if_else(pa.array(none), lacking_rows(f, new.num_rows), columns[f.name])
+        return pa.Table.from_arrays(list(columns.values()), schema=new.schema)
 
     def _differ(self, old: pa.Table, new: pa.Table) -> Flags:
         """Which of the old rows are not what the new ones are."""

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +23,8 @@ from headrace.table import constraints, keys, rewriting
 from headrace.table import rows as tables
 from headrace.table.history import Recording
 from headrace.table.net import cancelled, names_of, summed, times
+from headrace.table.rows import NewFile
 from headrace.types import arrow_schema
-
-
-@dataclass(frozen=True)
-class NewFile:
-    """A finished segment that no epoch names yet."""
-
-    path: Path
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -51,20 +43,22 @@ class TableChange:
     """Whether all rows go that are there, wherever they are."""
     is_net: bool = False
     """Whether it is known that no row that goes is equal to one that comes."""
+    keeps_keys: bool = False
+    """Whether it is known that no two rows have one primary key afterwards if none had before."""
 
     @staticmethod
     def nothing(table: Table) -> TableChange:
         empty = arrow_schema(table.columns).empty_table()
         places = pa.table({FILE: pa.array([], pa.string()), ROW: pa.array([], pa.int64())})
-        return TableChange(places, empty, empty)
+        return TableChange(places, empty, empty, keeps_keys=True)
 
     @staticmethod
     def insertion(table: Table, rows: pa.Table) -> TableChange:
-        return replace(TableChange.nothing(table), new=rows)
+        return replace(TableChange.nothing(table), new=rows, keeps_keys=False)
 
     @staticmethod
     def of_files(table: Table, files: Sequence[NewFile]) -> TableChange:
-        return replace(TableChange.nothing(table), files=files)
+        return replace(TableChange.nothing(table), files=files, keeps_keys=False)
 
     @staticmethod
     def replacement(table: Table, rows: pa.Table) -> TableChange:
@@ -83,10 +77,13 @@ class TableChange:
             _joined([self.new, other.new]),
             (*self.files, *other.files),
             self.all_go or other.all_go,
+            keeps_keys=self.keeps_keys and other.keeps_keys,
         )
 
     def net(self, runtime: Runtime, table: Table) -> TableChange:
         """The same, without the rows at hand that would go and come again."""
+        if self.is_net:
+            return self
         if self.old.num_columns < len(table.columns):
             return replace(self, is_net=True)  # nobody asks for more than places
         alone = not (self.all_go and (self.new.num_rows or self.files)) and not (self.old.num_rows and self.files)
@@ -96,10 +93,13 @@ class TableChange:
         old, new = _all_but(self.old.num_rows, found[0]), _all_but(self.new.num_rows, found[1])
         return replace(self, places=self.places.take(old), old=self.old.take(old), new=self.new.take(new), is_net=alone)
 
+    @property
+    def has_many(self) -> bool:
+        """Whether the new rows are too many for a tail."""
+        return bool(self.new.num_rows >= tables.TAIL_ROWS)
+
     def written(self, runtime: Runtime, table: Table) -> TableChange:
-        """The same, many new rows as a file."""
-        if self.new.num_rows < tables.TAIL_ROWS:
-            return self
+        """The same, its new rows as a file."""
         file = runtime.store.new_segment(table.number)
         try:
             with writing(file):
@@ -107,7 +107,8 @@ class TableChange:
         except BaseException:
             runtime.store.let_go(file)
             raise
-        return replace(self, new=self.new.slice(0, 0), files=(*self.files, NewFile(file, self.new.num_rows)))
+        written = NewFile(file, self.new.num_rows, keys=self.new.select(list(table.primary_key)))
+        return replace(self, new=self.new.slice(0, 0), files=(*self.files, written))
 
     def parts(self, runtime: Runtime, table: Table) -> Iterator[tuple[pa.Table, int]]:
         """Its rows, and how often each counts: those that go, then those that come."""
@@ -161,6 +162,13 @@ def _joined(parts: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([part.cast(parts[0].schema) for part in parts])
 
 
+def needed(runtime: Runtime, table: Table) -> list[str]:
+    """The columns of rows that go whose values somebody needs: whoever follows the table, or else its index. Hold
+    ``tables_lock``."""
+    followed = runtime.is_followed(table) or table.keep_changes is not None
+    return [f.name for f in table.columns if followed or f.name in table.primary_key]
+
+
 def identify(runtime: Runtime, table: Table) -> None:
     """See to it that rows have places: those of a tail from before they had any get some."""
     if any(f.name.lower() in (ROW_NUMBER, FILE, ROW) for f in table.columns):
@@ -188,8 +196,6 @@ class Beside:
 
     work: Callable[[Transaction], bool]
     """Done first; False if it is all there already, and there is nothing to commit."""
-    keeps_keys: bool = False
-    """Whether rows were found by their primary keys, so that none can be there twice."""
     settled: Callable[[], None] = lambda: None
     """Called by the writer when it is durable."""
 
@@ -200,16 +206,22 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
     Rows that would go and come again stay where they are. Hold ``tables_lock`` since its places were read.
     """
     recording: Recording | None = None
+    melted = rewriting.Melted(change.places)
     try:
         runtime.catalog.require_there(table)
-        change = change.net(runtime, table).written(runtime, table)
+        change = change.net(runtime, table)
+        written = runtime.worker.pool.submit(change.written, runtime, table) if change.has_many else None
+        try:
+            melted = rewriting.melt(runtime, table, change.places)
+        finally:
+            change = written.result() if written is not None else change
         if table.keep_changes is not None and not change.is_empty:
             recording = Recording(runtime, table, label)
             _record(runtime, table, change, recording)
 
         handing = runtime.hand_on(table, partial(change.parts, runtime, table))
         settled = beside.settled if beside is not None else lambda: None
-        with keys.entering(runtime, table, *_keys(runtime, table, change)) as entering:
+        with keys.entering(runtime, table, *_keys(runtime, table, change, melted), sure=change.keeps_keys) as entering:
 
             def work(tx: Transaction) -> tuple[int, int | None] | None:
                 if change.is_empty if beside is None else not beside.work(tx):
@@ -220,17 +232,18 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
                 if change.all_go:
                     tx.remove_segments(table.number)
                     tx.replace(table.number, tx.schema(table.number).empty_table(), altered=True)
-                places = change.places.rename_columns(["file", "row"])
+                if melted.names:
+                    tx.remove_segments(table.number, files=melted.names)
+                places = melted.places.rename_columns(["file", "row"])
                 in_tail = pc.equal(places["file"], "")
                 tx.delete(table.number, ROW, places.filter(in_tail)["row"])
                 gone = places.filter(pc.invert(in_tail))
                 tx.delete_from_segments(table.number, gone)
-                if beside is None or not beside.keeps_keys:
-                    entering.check(tx)
-                for file in change.files:
+                entering.check(tx)
+                for file in (*change.files, *melted.files):
                     tx.add_segment(table.number, file.path, file.rows)
-                    tx.count(table.number, file.rows)
-                grown = bool(change.files)
+                    tx.count(table.number, 0 if file.old else file.rows)
+                grown = bool(change.files or melted.files)
                 if change.new.num_rows:
                     start, flushed = tables.append(runtime, tx, table, change.new)
                     entering.tail(start, flushed)
@@ -241,39 +254,42 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
             done = runtime.store.commit(work, label=label, settled=lambda _: settled())
             entering.committed(None if done is None else done[0])
     except BaseException:
-        _let_go(runtime, change, recording)
+        _let_go(runtime, (*change.files, *melted.files), recording)
         raise
     if done is None:
-        _let_go(runtime, change, recording)
+        _let_go(runtime, (*change.files, *melted.files), recording)
         return
     runtime.tidying.then(f"merging states over {table.name}", handing.after)
     if done[1] is not None:
         runtime.tidying.then(f"writing segments of {table.name} anew", partial(rewriting.due, runtime, table, done[1]))
 
 
-def _let_go(runtime: Runtime, change: TableChange, recording: Recording | None) -> None:
-    for file in change.files:
+def _let_go(runtime: Runtime, files: Sequence[NewFile], recording: Recording | None) -> None:
+    for file in files:
         runtime.store.let_go(file.path)
     if recording is not None:
         recording.let_go()
 
 
-def _keys(runtime: Runtime, table: Table, change: TableChange) -> tuple[list[keys.Came], keys.Gone]:
+def _keys(
+    runtime: Runtime, table: Table, change: TableChange, melted: rewriting.Melted
+) -> tuple[list[keys.Came], keys.Gone]:
     """Of what comes and goes, the columns that indexes of the table are by."""
     wanted = {*keys.key_columns(table), *chain.from_iterable(runtime.indexes.of(table.number))}
     fields = [f for f in table.columns if table.lies(f).name in wanted]
-    if not fields:
-        return [], keys.Gone.nothing()
     stored = {f.name: table.lies(f).name for f in fields}
-    came = []
-    if change.new.num_rows:
-        came.append(keys.Came(change.new.select(list(stored)).rename_columns(list(stored.values()))))
-    for file in change.files:
+
+    def of(rows: pa.Table) -> pa.Table:
+        there = [name for name in stored if name in rows.column_names]
+        return rows.select(there).rename_columns([stored[name] for name in there])
+
+    came = [keys.Came(of(change.new))] if change.new.num_rows else []
+    for file in (*change.files, *melted.files) if fields else ():
         if file.rows:
-            came.append(keys.Came(tables.segment_columns(table, file.path, fields), file.path.name))
-    there = [name for name in stored if name in change.old.column_names]
-    old = change.old.select(there).rename_columns([stored[name] for name in there])
-    return came, keys.Gone(old, change.places, change.all_go)
+            known = file.keys is not None and set(stored) <= set(file.keys.column_names)
+            there = of(file.keys) if known else tables.segment_columns(table, file.path, fields)
+            came.append(keys.Came(there, file.path.name, file.old))
+    return came, keys.Gone(of(change.old), change.places, change.all_go, melted.names)
 
 
 def _record(runtime: Runtime, table: Table, change: TableChange, recording: Recording) -> None:

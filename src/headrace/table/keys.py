@@ -11,7 +11,7 @@ Where there is no index - no memory for it (``state_memory``), no key, other con
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -302,7 +302,7 @@ class Entering:
     Whether it breaks the key the index knows before the commit; only what seems to is asked for by a query.
     """
 
-    def __init__(self, table: Table, following: Following, came: Sequence[Came]) -> None:
+    def __init__(self, table: Table, following: Following, came: Sequence[Came], *, sure: bool = False) -> None:
         self._table = table
         self._following = following
         self._came = came
@@ -310,7 +310,8 @@ class Entering:
         self._types = {table.lies(c).name: c.type for c in table.columns}
         self.is_on = False
         """Whether there is an index, or one is made just now."""
-        self._suspects: list[pa.Table] = [self._keys(part.rows) for part in came]
+        self._sure = sure
+        self._suspects: list[pa.Table] = [] if sure else [self._keys(part.rows) for part in came]
         self._keyed: list[Keyed] = []
 
     def _keys(self, rows: pa.Table) -> pa.Table:
@@ -319,21 +320,27 @@ class Entering:
     def judge(self, index: HeldIndex | None, gone: Gone) -> None:
         """Look the new keys up, before any of the change is in. Hold the indexes."""
         self.is_on = True
-        self._following.all_go = gone.all
-        if not gone.all:
-            keyed = Keyed(gone.rows, self._types, gone.places.num_rows)
-            self._following.moves += [Move(keyed.take(at), f, rows, False) for f, at, rows in _by_file(gone.places)]
+        following = self._following
+        following.all_go, following.files = gone.all, gone.files
+        leaving = [] if gone.all else list(_by_file(gone.places))
+        keyed = Keyed(gone.rows, self._types, gone.places.num_rows)
+        for file, at, rows in leaving:
+            if file not in gone.files:
+                following.moves.append(Move(keyed.take(at), file, rows, False))
         self._keyed = [Keyed(part.rows, self._types, part.rows.num_rows) for part in self._came]
-        if index is None or not self._came:
+        new = [keyed for keyed, part in zip(self._keyed, self._came, strict=True) if not part.old]
+        if index is None or not new or self._sure:
             return
-        every = np.concatenate([part.hashes(self._key) for part in self._keyed])
-        suspect = repeated(every)
+        hashes = np.concatenate([part.hashes(self._key) for part in new])
+        suspect = repeated(hashes)
         if not gone.all:
-            left = [index.places(move.file, move.rows) for move in self._following.moves]
-            rows, places = index.index.find(every)
+            left = [index.places(file, rows) for file, _, rows in leaving]
+            rows, places = index.index.find(hashes)
             suspect[rows[~np.isin(places, np.concatenate([*left, np.empty(0, np.int64)]))]] = True
-        keys = pa.concat_tables([self._keys(part.rows) for part in self._came])
+        keys = pa.concat_tables([self._keys(part.rows) for part in self._came if not part.old])
         self._suspects = [keys.filter(pa.array(suspect))]
+        if suspect.any():  # what is left of segments that go is not there when the query asks: it comes, too
+            self._suspects += [self._keys(part.rows) for part in self._came if part.old]
 
     def check(self, tx: Transaction) -> None:
         """An error if the table would have two rows of one key."""
@@ -374,6 +381,8 @@ class Came:
 
     rows: pa.Table
     file: str = ""
+    old: bool = False
+    """Whether the table had these rows before, in segments that go."""
 
 
 @dataclass(frozen=True)
@@ -383,6 +392,8 @@ class Gone:
     rows: pa.Table
     places: pa.Table
     all: bool = False
+    files: Collection[str] = ()
+    """Segments that go, whose other rows come again in new ones."""
 
     @staticmethod
     def nothing() -> Gone:
@@ -390,18 +401,20 @@ class Gone:
 
 
 @contextmanager
-def entering(runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone) -> Iterator[Entering]:
-    """Commit a change in the block; hold ``tables_lock`` since its places were read."""
+def entering(
+    runtime: Runtime, table: Table, came: Sequence[Came], gone: Gone, *, sure: bool = False
+) -> Iterator[Entering]:
+    """Commit a change in the block; hold ``tables_lock`` since its places were read. ``sure``, if it keeps the key."""
     indexes, number = runtime.indexes, table.number
     if runtime.store.batch is not None:
         # It is in with its batch only: whoever needs the index then finds it out of date.
-        yield Entering(table, Following(0), came)
+        yield Entering(table, Following(0), came, sure=sure)
         return
     with runtime.store.glance() as glance:
         before = touched(glance, table)
     with indexes.following(number, before) as following:
-        found = Entering(table, following, came)
-        if can_have(table) and came and not gone.all:
+        found = Entering(table, following, came, sure=sure)
+        if can_have(table) and came and not (gone.all or sure):
             _make(runtime, table, before)
         with indexes.changed:
             index = indexes.held.get((number, key_columns(table)))

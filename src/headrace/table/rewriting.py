@@ -1,23 +1,28 @@
 """Segments that are written anew: those most of whose rows are gone, and many small ones as one.
 
-Segments never change, so a deletion leaves its row there and every COPY leaves a file. The statement that tips the
-scale writes new files after its own commit, as inserts merge states (``keep/compaction.py``), and leaves to OPTIMIZE
-what would take long. No answer changes by it: rows only get other places.
+Segments never change, so a deletion leaves its row there and every COPY leaves a file. A statement that takes many rows
+out of a segment writes what is left of it anew, and its commit has the new file in the place of the old one. Where few
+are gone at a time, the statement that tips the scale writes new files after its own commit, as inserts merge states
+(``keep/compaction.py``). What would take long is left to OPTIMIZE. No answer changes by it: rows only get other places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.catalog import Table
+from headrace.engine.key_index import Array
 from headrace.runtime import Runtime
 from headrace.store import Segment, Transaction
 from headrace.table import keys
 from headrace.table import rows as tables
+from headrace.table.rows import NewFile
 
 GONE = 0.3
 """The share of a segment's rows that may be deleted before it is written anew."""
@@ -42,6 +47,51 @@ class Rewritten:
     """Rows in the new files."""
     deleted: int = 0
     """Rows of the old ones that had been deleted."""
+
+
+@dataclass(frozen=True)
+class Melted:
+    """Segments of which a change leaves too little, and the files that are to be in their place."""
+
+    places: pa.Table
+    """The places of rows that go, but for those in these segments."""
+    names: Collection[str] = ()
+    files: Sequence[NewFile] = ()
+    """What is left of them."""
+
+
+def melt(runtime: Runtime, table: Table, places: pa.Table) -> Melted:
+    """Write what a change leaves of the segments it takes many rows out of. Hold ``tables_lock`` since the places were
+    read."""
+    if places.num_rows * _LOOKED_AFTER < tables.TAIL_ROWS or runtime.store.batch is not None:
+        return Melted(places)
+    in_files = places.column(0).combine_chunks().dictionary_encode()
+    codes, numbers = in_files.indices.to_numpy(), places.column(1).to_numpy()
+    gone = {name: numbers[codes == code] for code, name in enumerate(in_files.dictionary.to_pylist()) if name}
+    with runtime.store.read() as snapshot:
+        before = snapshot.deleted(table.number)
+        deleted = {name: before.get(name, 0) + len(rows) for name, rows in gone.items()}
+        files_now = snapshot.manifest(table.number)
+        chosen = _with_room(files_now, deleted, _mostly_gone(files_now, {n: len(rows) for n, rows in gone.items()}))
+        if not chosen:
+            return Melted(places)
+        names = [f.path.name for f in chosen]
+        for name in before.keys() & set(names):
+            gone[name] = np.concatenate([gone[name], snapshot.rows_deleted(table.number, name).to_numpy()])
+    kept = np.isin(codes, [code for code, name in enumerate(in_files.dictionary.to_pylist()) if name not in names])
+    files = _files(runtime, table, chain(*(_left(table, f, gone[f.path.name]) for f in chosen)))
+    return Melted(places.filter(pa.array(kept)), names, files)
+
+
+def _left(table: Table, segment: Segment, gone: Array) -> Iterator[pa.Table]:
+    """The rows of a segment without some, some at a time."""
+    stays, at = np.ones(segment.rows, np.bool_), 0
+    stays[gone] = False
+    for chunk in tables.segment_chunks(table, segment.path):
+        left = chunk.filter(pa.array(stays[at : at + chunk.num_rows]))
+        at += chunk.num_rows
+        if left.num_rows:
+            yield left
 
 
 def due(runtime: Runtime, table: Table, gone: int) -> None:
@@ -89,7 +139,7 @@ def flush(runtime: Runtime, table: Table) -> None:
         entering.committed(runtime.store.commit(work, label=f"flush {table.name}"))
 
 
-def _due(files: Sequence[Segment], deleted: dict[str, int]) -> list[Segment]:
+def _due(files: Sequence[Segment], deleted: Mapping[str, int]) -> list[Segment]:
     """Which segments are to be written anew now, and would not take long.
 
     >>> files = [Segment(Path(f"f{i}"), rows, i) for i, rows in enumerate([100, 100, 10_000_000] + [1000] * 16)]
@@ -97,54 +147,80 @@ def _due(files: Sequence[Segment], deleted: dict[str, int]) -> list[Segment]:
     >>> found[:3], len(found)
     (['f1', 'f3', 'f4'], 17)
     """
-    left = {f.path.name: f.rows - deleted.get(f.path.name, 0) for f in files}
-    chosen = {f.path.name for f in files if f.rows - left[f.path.name] > GONE * f.rows}
+    chosen = _mostly_gone(files, deleted)
     sizes: dict[int, list[str]] = {}
     for f in files:
-        if left[f.path.name] < LARGE:
-            sizes.setdefault(left[f.path.name].bit_length() // 3, []).append(f.path.name)
+        left = f.rows - deleted.get(f.path.name, 0)
+        if left < LARGE:
+            sizes.setdefault(left.bit_length() // 3, []).append(f.path.name)
     for names in sizes.values():
         if len(names) >= TOGETHER:
             chosen.update(names)
+    return _with_room(files, deleted, chosen)
+
+
+def _mostly_gone(files: Sequence[Segment], deleted: Mapping[str, int]) -> set[str]:
+    return {f.path.name for f in files if deleted.get(f.path.name, 0) > GONE * f.rows}
+
+
+def _with_room(files: Sequence[Segment], deleted: Mapping[str, int], chosen: Collection[str]) -> list[Segment]:
+    """Those of the chosen that would not take long."""
     found: list[Segment] = []
     room = AT_ONCE
     for f in files:
-        if f.path.name in chosen and left[f.path.name] <= room:
-            room -= left[f.path.name]
+        left = f.rows - deleted.get(f.path.name, 0)
+        if f.path.name in chosen and left <= room:
+            room -= left
             found.append(f)
     return found
 
 
 def _rewrite(runtime: Runtime, table: Table, old: Sequence[Segment], label: str) -> Rewritten:
-    new: list[tuple[Path, int]] = []
     names = {f.path.name for f in old}
+    with runtime.store.read() as snapshot:
+        deleted = sum(n for name, n in snapshot.deleted(table.number).items() if name in names)
+        new = _files(runtime, table, tables.chunks(snapshot, table, names, tail=False))
+
+    def work(tx: Transaction) -> None:
+        tx.remove_segments(table.number, files=names, altered=False)
+        for file in new:
+            tx.add_segment(table.number, file.path, file.rows, altered=False)
+
     try:
-        with runtime.store.read() as snapshot:
-            deleted = sum(n for name, n in snapshot.deleted(table.number).items() if name in names)
-            rows = tables.chunks(snapshot, table, names, tail=False)
-            while (first := next(rows, None)) is not None:
-                new.append((runtime.store.new_segment(table.number), 0))
-                new[-1] = (new[-1][0], _written(table, new[-1][0], first, rows))
-
-        def work(tx: Transaction) -> None:
-            tx.remove_segments(table.number, files=names, altered=False)
-            for file, count in new:
-                tx.add_segment(table.number, file, count, altered=False)
-
         runtime.store.commit(work, label=label)
     except BaseException:
-        for file, _ in new:
-            runtime.store.let_go(file)
+        _let_go(runtime, new)
         raise
-    return Rewritten(len(old), len(new), sum(count for _, count in new), deleted)
+    return Rewritten(len(old), len(new), sum(file.rows for file in new), deleted)
 
 
-def _written(table: Table, file: Path, first: pa.Table, rest: Iterator[pa.Table]) -> int:
-    """Write rows to a file, until it is large enough; how many it has."""
-    count: int = first.num_rows
+def _files(runtime: Runtime, table: Table, rows: Iterator[pa.Table]) -> list[NewFile]:
+    """Rows that the table has, in new files that are large enough."""
+    files = list[NewFile]()
+    try:
+        while (first := next(rows, None)) is not None:
+            files.append(NewFile(runtime.store.new_segment(table.number), 0))
+            found = list(_written(table, files[-1].path, first, rows))
+            count, keys = sum(count for count, _ in found), pa.concat_tables(keys for _, keys in found)
+            files[-1] = NewFile(files[-1].path, count, old=True, keys=keys)
+    except BaseException:
+        _let_go(runtime, files)
+        raise
+    return files
+
+
+def _written(table: Table, file: Path, first: pa.Table, rest: Iterator[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """Write rows to a file, until it is large enough, and pass on how many they are, and their keys."""
+    count = 0
     with tables.segment_writer(file, table) as write:
-        write(first)
-        while count < LARGE and (chunk := next(rest, None)) is not None:
+        for chunk in chain([first], rest):
             write(chunk)
+            yield chunk.num_rows, chunk.select(list(table.primary_key))
             count += chunk.num_rows
-    return count
+            if count >= LARGE:
+                break
+
+
+def _let_go(runtime: Runtime, files: Sequence[NewFile]) -> None:
+    for file in files:
+        runtime.store.let_go(file.path)

@@ -204,6 +204,18 @@ class Flushed:
     rows: pa.Table
 
 
+@dataclass(frozen=True)
+class NewFile:
+    """A finished segment that no epoch names yet."""
+
+    path: Path
+    rows: int
+    old: bool = False
+    """Whether the table has its rows already, in other files."""
+    keys: pa.Table | None = None
+    """Their primary keys, if they are at hand."""
+
+
 def append(runtime: Runtime, tx: Transaction, table: Table, rows: pa.Table) -> tuple[int, Flushed | None]:
     """Add rows to the tail, in a commit; returns the first of their numbers there, and what was flushed then."""
     rows = as_stored(table, rows)

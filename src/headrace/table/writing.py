@@ -30,7 +30,7 @@ from headrace.runtime import Runtime
 from headrace.store import writing
 from headrace.table import changing, constraints
 from headrace.table import rows as tables
-from headrace.table.changing import NewFile
+from headrace.table.rows import NewFile
 from headrace.types import arrow_schema
 
 if TYPE_CHECKING:
