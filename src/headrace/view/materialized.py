@@ -7,7 +7,7 @@ added in the commit. So every epoch shows the view as its query would be over th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -37,11 +37,6 @@ class MaterializedView(ContinuousView):
     def changed(self, changes: Mapping[int, pa.Table]) -> Mapping[int, pa.Table]:
         given: dict[Ref, pa.Table] = {self.maintenance.tables[number]: rows for number, rows in changes.items()}
         return self.maintenance.state_rows(self, given)
-
-    @property
-    def source_tables(self) -> Sequence[str]:
-        """The tables it follows."""
-        return sorted(ref.name for ref in self.maintenance.tables.values())
 
 
 def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
