@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from headrace.plan.delta.changes import Delta, Deltas, Time, rule, together, weighed
-from headrace.plan.exprs import Call, Column, Expr, all_of
-from headrace.plan.nodes import Aggregate, Join, Node, Project, SetOperation, Sort, SortKey, SparkSql, UnionAll
+from headrace.plan.exprs import Call, Column, Expr, Frame, SortKey, WindowCall, all_of
+from headrace.plan.nodes import Aggregate, Join, Node, Project, SetOperation, Sort, SparkSql, UnionAll, Window
 from headrace.types import BOOLEAN
 
 BOTH: Sequence[tuple[Time, int]] = (("now", 1), ("before", -1))
@@ -48,6 +49,22 @@ def set_operation(deltas: Deltas, node: SetOperation) -> Delta | None:
     return together(node, branches)
 
 
+@rule(Window)
+def window(deltas: Deltas, node: Window) -> Delta | None:
+    """The partitions of changed rows; without PARTITION BY all rows are one."""
+    node = settled(node)
+    if not node.partition:
+        return whole(deltas, node)
+    below = deltas.of(node.child)
+    assert below is not None
+    keys = distinct(below.rows, node.partition)
+    branches = []
+    for time, weight in BOTH:
+        rows = among(deltas.at(node.child, time), node.partition, keys)
+        branches.append(weighed(replace(node, child=rows), node, weight))
+    return together(node, branches)
+
+
 @rule(Sort, SparkSql)
 def whole(deltas: Deltas, node: Node) -> Delta | None:
     """Run twice, over all rows."""
@@ -55,13 +72,32 @@ def whole(deltas: Deltas, node: Node) -> Delta | None:
     return together(node, branches)
 
 
-def settled(node: Node) -> Node:
-    """A sort that leaves nothing to chance: ties are broken by all columns."""
-    if not isinstance(node, Sort):
-        return node
-    keys = {k.expr for k in node.keys}
-    more = tuple(SortKey(c, False, True) for c in node.output if c not in keys and not c.type.is_nested)
-    return replace(node, keys=(*node.keys, *more))
+N = TypeVar("N", bound=Node)
+
+
+def settled(node: N) -> N:
+    """A sort, or a window, that leaves nothing to chance: ties are broken by all columns."""
+    if isinstance(node, Sort):
+        keys = {k.expr for k in node.keys}
+        more = tuple(SortKey(c, False, True) for c in node.output if c not in keys and not c.type.is_nested)
+        return replace(node, keys=(*node.keys, *more))
+    if isinstance(node, Window) and not node.ties:
+        told = {*node.partition, *(k.expr for k in node.order)}
+        ties = tuple(SortKey(c, False, True) for c in node.child.output if c not in told)
+        return replace(node, ties=ties, functions=tuple((c, _by_rows(f)) for c, f in node.functions))
+    return node
+
+
+def _by_rows(call: WindowCall) -> WindowCall:
+    """The first value of a partition, or its last, is that whatever ties with a row."""
+    frame = call.frame
+    if frame is None or frame.unit == "rows" or call.ignore_nulls or call.filter is not None:
+        return call
+    if call.fn == "first_value" and frame.start is None and (frame.end is None or frame.end >= 0):
+        return replace(call, frame=Frame("rows", None, 0))
+    if call.fn == "last_value" and frame.end is None and (frame.start is None or frame.start <= 0):
+        return replace(call, frame=Frame("rows", 0, None))
+    return call
 
 
 def distinct(rows: Node, exprs: Sequence[Expr]) -> Aggregate:
