@@ -100,15 +100,14 @@ def why_not(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Co
     return list(dict.fromkeys(reason for step in compiled(runtime, snapshot, plan, changed) for reason in step.reasons))
 
 
-def reasons_of(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan) -> Mapping[TableRef | None, list[Reason]]:
-    """Why a plan is not incremental, by the tables whose changes are not; of no table, what it leaves to chance.
+def reasons_of(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan) -> Mapping[str, Sequence[Reason]]:
+    """Why a plan is not incremental: by the names of what changes there, and by the empty name what a query leaves to
+    chance.
 
     Empty if everything is: INCREMENTAL STRICT takes nothing else.
     """
-    found: dict[TableRef | None, list[Reason]] = {
-        ref: why_not(runtime, snapshot, plan, [ref]) for ref in tables_of(plan)
-    }
-    return {ref: reasons for ref, reasons in (found | {None: list(plan.order)}).items() if reasons}
+    found = {ref.name: why_not(runtime, snapshot, plan, [ref]) for ref in tables_of(plan)}
+    return {name: reasons for name, reasons in (found | {"": list(plan.order)}).items() if reasons}
 
 
 def _small(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref]) -> frozenset[Ref]:
