@@ -219,7 +219,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class WindowCall(Expr):
-    """A window function; stands only in a Window node's list, or in an :class:`Over`. Ranks and offsets have no frame."""
+    """A window function; stands only in a Window node's list, or in an :class:`Over`.
+
+    Ranks and offsets have no frame.
+    """
 
     fn: str
     args: tuple[Expr, ...]
@@ -251,7 +254,7 @@ class WindowCall(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Over(Expr):
-    """A window function where it was written, with its window; a block's plan has a Window node and a column instead."""
+    """A window function where it was written, with its window: a plan has a Window node and a column instead."""
 
     call: WindowCall
     partition: tuple[Expr, ...]

@@ -58,7 +58,9 @@ _COMPUTED = Reason(
 )
 _NO_KEY = Reason("NO_KEY", "all rows count for one", "group it by a column")
 _WINDOW = Reason(
-    "WINDOW_WITHOUT_PARTITION_BY", "a window of all rows is computed anew at any change", "write PARTITION BY in OVER (…)"
+    "WINDOW_WITHOUT_PARTITION_BY",
+    "a window of all rows is computed anew at any change",
+    "write PARTITION BY in OVER (…)",
 )
 _ORDER = Reason(
     "NOT_DETERMINISTIC_ORDER", "rows may tie for the LIMIT", "order by columns that no two rows share, as a key is"

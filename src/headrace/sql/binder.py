@@ -1,8 +1,9 @@
 """Queries to plans: names resolved, types given, everything checked.
 
 One query block becomes scan/join → filter → aggregate → window → project → sort. A
-block that holds something outside the algebra (a generator, PIVOT, some subqueries …) becomes a :class:`SparkSql` node: its text goes to Spark
-as written, over whatever of its inputs *is* inside the algebra.
+block that holds something outside the algebra (a generator, PIVOT, some subqueries …)
+becomes a :class:`SparkSql` node: its text goes to Spark as written, over whatever of
+its inputs *is* inside the algebra.
 """
 
 from __future__ import annotations

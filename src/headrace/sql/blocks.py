@@ -23,8 +23,8 @@ from headrace.sql.fields import depth_of
 from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, union_of_sets, with_grouping_id
 from headrace.sql.lifting import Lift
 from headrace.sql.naming import SparkName, output_name
-from headrace.sql.over import has_window, refuse_window_in, refuse_windows, with_named_windows, with_windows
 from headrace.sql.ordering import limit_of, means_all, ordinal, sort_key
+from headrace.sql.over import has_window, refuse_window_in, refuse_windows, with_named_windows, with_windows
 from headrace.sql.scope import OutputScope, Scope, Source
 from headrace.sql.source import replace, text_of
 from headrace.sql.stars import is_star, star_items
@@ -564,9 +564,7 @@ class Block:
             raise OutsideAlgebra("QUALIFY of what is not selected", position_of(tree)) from None
         return substitute(bound, {c.id: e for c, e in zip(columns, exprs, strict=True)})
 
-    def _finish(
-        self, items: list[Item], exprs: list[Expr], sorts: list[SortKey] | None, lift: Lift | None
-    ) -> Node:
+    def _finish(self, items: list[Item], exprs: list[Expr], sorts: list[SortKey] | None, lift: Lift | None) -> Node:
         """Window functions, projection, DISTINCT, ORDER BY and LIMIT over the rows of the block."""
         if sorts is None:
             sorts = self._sort_exprs(items, exprs, None)

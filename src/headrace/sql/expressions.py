@@ -471,7 +471,7 @@ class _Binder:
             return self.column(part)
         if isinstance(part, exp.Dot) and (parts := dotted(part)) is not None:
             return self.named(parts, part)
-        if isinstance(part, exp.Window) or isinstance(part, AGGREGATE_WRAPPERS):
+        if isinstance(part, (exp.Window, *AGGREGATE_WRAPPERS)):
             return self.bind(part)
         return self.bind(part) if isinstance(part, exp.Anonymous) and self.is_aggregate(part) else None
 

@@ -332,7 +332,9 @@ class _Printer:
         ignoring = written or (len(args) > least and args[-1].lower() == "true")
         if written:
             name = {"first_value": "first", "last_value": "last"}.get(name, name)
-        where = next((f" FILTER (WHERE {self.name(p.expression.this)})" for p in parts if isinstance(p, exp.Filter)), "")
+        where = next(
+            (f" FILTER (WHERE {self.name(p.expression.this)})" for p in parts if isinstance(p, exp.Filter)), ""
+        )
         return f"{name}({', '.join(args[:least])}){' ignore nulls' * (ignoring and name == 'nth_value')}{where}"
 
     def ordered(self, node: exp.Expr) -> str:

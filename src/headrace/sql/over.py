@@ -1,7 +1,7 @@
 """Window functions: ``f(…) OVER (PARTITION BY … ORDER BY … ROWS …)``, WINDOW clauses, QUALIFY.
 
-They are bound in place, like aggregates; then :func:`with_windows` takes them out of the block's expressions, one Window node
-for all that share partition and order, the innermost below. What is not claimed here is Spark's, block and all.
+They are bound in place, like aggregates; then :func:`with_windows` takes them out of the expressions, one Window node for
+all that share partition and order, the innermost below. What is not claimed here is Spark's, block and all.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ def _call(binder: Binding, node: exp.Expr, order: Sequence[SortKey]) -> WindowCa
     raise OutsideAlgebra(f"{name} in a window", position_of(node))
 
 
-def _rank(
-    binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], order: Sequence[SortKey]
-) -> WindowCall:
+def _rank(binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], order: Sequence[SortKey]) -> WindowCall:
     if node.args.get("spec") is not None and _frame(node, order) != Frame(
         "range" if name == "cume_dist" else "rows", None, 0
     ):
@@ -168,7 +166,9 @@ def _rank(
         raise OutsideAlgebra(f"{text_of(node.this)} in a window", position_of(node))
     if count <= 0:
         raise SqlError(
-            "DATATYPE_MISMATCH", f"{text_of(node.this)} has {count} buckets, not one or more", position=position_of(node)
+            "DATATYPE_MISMATCH",
+            f"{text_of(node.this)} has {count} buckets, not one or more",
+            position=position_of(node),
         )
     return WindowCall(INT, name, (Literal(INT, count),))
 
@@ -189,9 +189,7 @@ def _offset(binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], ig
     return WindowCall(value.type, name, (value, Literal(INT, by), default), ignore_nulls=ignoring)
 
 
-def _value(
-    binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], ignoring: bool
-) -> tuple[WindowCall, bool]:
+def _value(binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], ignoring: bool) -> tuple[WindowCall, bool]:
     """first_value, last_value, nth_value, and whether they pass over NULLs."""
     least = 2 if name == "nth_value" else 1
     if len(args) not in (least, least + 1):
@@ -266,7 +264,9 @@ def _frame(node: exp.Expr, order: Sequence[SortKey]) -> Frame:
     if frame.is_whole:
         return _WHOLE
     if not order:
-        raise _wrong_frame(spec, "RANGE goes by the order of rows, and there is none", "write ORDER BY before it, or ROWS")
+        raise _wrong_frame(
+            spec, "RANGE goes by the order of rows, and there is none", "write ORDER BY before it, or ROWS"
+        )
     if frame.has_distance:
         if len(order) > 1:
             raise _wrong_frame(spec, "RANGE … PRECEDING adds to one key, and the order has several", "write ROWS")

@@ -2,9 +2,9 @@
 as they are now, and as they were.
 
 It is right for whatever treats rows of different keys apart and is an exact function of its input: groupings by their
-keys, windows by their partitions, DISTINCT by all columns, INTERSECT and EXCEPT by all columns. What has no key - a global aggregate, a window
-without PARTITION BY, a LIMIT - is run whole, twice. Ties of a LIMIT or in a window are broken by all columns: both runs
-choose alike.
+keys, windows by their partitions, DISTINCT by all columns, INTERSECT and EXCEPT by all columns. What has no key - a
+global aggregate, a window without PARTITION BY, a LIMIT - is run whole, twice. Ties of a LIMIT, or in a window, are
+broken by all columns: both runs choose alike.
 
 What is no exact function of its input (:func:`is_inexact`) is not run as it was: another run need not give what the
 first one gave. What it *emitted* is kept, and its change is what it gives now without that (:func:`again`).

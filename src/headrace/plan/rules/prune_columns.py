@@ -59,10 +59,10 @@ def _reads(node: Node, wanted: set[int]) -> list[set[int]]:
     if isinstance(node, Sort):
         return [wanted | _ids(*(k.expr for k in node.keys))]
     if isinstance(node, Window):
-        kept = tuple((c, f) for c, f in node.functions if c.id in wanted)
+        functions = [f for c, f in node.functions if c.id in wanted]
         keys = (k.expr for k in (*node.order, *node.ties))
         made = {c.id for c, _ in node.functions}
-        return [wanted - made | (_ids(*node.partition, *keys, *(f for _, f in kept)) if kept else set())]
+        return [wanted - made | (_ids(*node.partition, *keys, *functions) if functions else set())]
     if isinstance(node, Join):
         both = wanted | _ids(node.condition)
         return [both & _outputs(node.left), both & _outputs(node.right)]
@@ -90,8 +90,8 @@ def _prune(node: Node, wanted: set[int], children: tuple[Node, ...]) -> Node:
     if isinstance(node, Aggregate):
         return Aggregate(children[0], node.keys, _kept_aggs(node, wanted))
     if isinstance(node, Window):
-        functions = tuple((c, f) for c, f in node.functions if c.id in wanted)
-        return replace(node, child=children[0], functions=functions) if functions else children[0]
+        used = tuple((c, f) for c, f in node.functions if c.id in wanted)
+        return replace(node, child=children[0], functions=used) if used else children[0]
     if isinstance(node, UnionAll):
         kept = [(i, c) for i, c in enumerate(node.columns) if c.id in wanted]
         branches = []
