@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 Bag = Counter[Any]
@@ -179,7 +179,7 @@ def _reaches(low: Cut, high: Cut) -> bool:
 def _missing(log: Log) -> str | None:
     """A base state that no read shows; None if one after another is shown."""
     reads = sorted(log.reads, key=lambda read: read.began)
-    if any(one.ended >= other.began for one, other in zip(reads, reads[1:], strict=False)):
+    if any(one.ended >= other.began for one, other in pairwise(reads)):
         return "some reads ran at once, so what one of them missed another may have shown"
     nothing: Cut = (0,) * len(log.timelines)
     if not log.explains(nothing, reads[0]):

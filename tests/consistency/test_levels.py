@@ -65,7 +65,7 @@ def test_example_4_2_1(shown: list[int | None], reached: Level) -> None:
 
 
 def test_epochs_have_one_order_where_records_have_none() -> None:
-    """25 is a state of 001's store, where k2 may come before k1's put. Of a database whose epochs are (1) (2) (3) not."""
+    """25 is a state of 001's store, where k2 may come first. It is none of a database whose epochs are (1) (2) (3)."""
     (k1, k2), seen = EXAMPLE, reads(total(15), total(25), total(10))
     assert level(Log(EXAMPLE, {"v": sums}, seen))[0] == Level.STRONG
     epochs = [[*k1[0], *k2[0]], [*k1[1], *k2[0]], [*k1[1], *k2[1]], [*k1[2], *k2[1]]]

@@ -311,7 +311,8 @@ class Writer:
         by = f"PARTITION BY c{self.draw(st.integers(0, len(below.kinds) - 1))}"
         outs = ", ".join(f"c{i}" for i in range(len(below.kinds)))
         fn = self.pick("row_number()", "rank()", "dense_rank()", "count(*)")
-        inner = f"SELECT {outs}, CAST({fn} OVER ({by} ORDER BY {order}) AS BIGINT) AS r FROM ({below.text}) AS {self.name()}"
+        over = f"CAST({fn} OVER ({by} ORDER BY {order}) AS BIGINT) AS r"
+        inner = f"SELECT {outs}, {over} FROM ({below.text}) AS {self.name()}"
         kinds = (*below.kinds, "int")
         where = f" WHERE r <= {self.draw(st.integers(1, 2))}" if self.coin() else ""
         return Relation(f"SELECT {outs}, r AS c{len(below.kinds)} FROM ({inner}) AS {self.name()}{where}", kinds)
