@@ -26,7 +26,7 @@ from headrace.engine.columns import is_key
 from headrace.engine.key_index import Newer
 from headrace.engine.plan_sql import quote_native
 from headrace.keep.answers import Answers
-from headrace.keep.kept import Kept
+from headrace.keep.kept import Kept, KeptState
 from headrace.plan.delta import change_ref
 from headrace.plan.layers import LayeredPlan
 from headrace.plan.lookups import Lookup, looked_up
@@ -139,6 +139,14 @@ def _table(runtime: Runtime, ref: Ref) -> Table:
     return table
 
 
+def _as_read(snapshot: Snapshot, state: KeptState, rows: pa.Table) -> pa.Table:
+    """All rows of a state as those above read it: one without keys has a row, also over nothing."""
+    assert state.folds is not None
+    if state.folds.keys or rows.num_rows:
+        return rows
+    return snapshot.query(state.merge("__rows"), __rows=rows).cast(state.schema)
+
+
 @dataclass(frozen=True, eq=False)
 class _Step:
     """A step, ready to run."""
@@ -201,7 +209,9 @@ class Maintenance:
             with self._runtime.store.read() as snapshot, suppress(query.Again):
                 for step in self._plan.first_steps():
                     if step.state not in found:
-                        given: dict[Ref, pa.Table] = {StateRef(name): rows for name, rows in found.items()}
+                        given: dict[Ref, pa.Table] = {
+                            StateRef(name): _as_read(snapshot, kept.by_name[name], rows) for name, rows in found.items()
+                        }
                         leaves = query.Leaves(given, {})
                         rows = query.run(self._runtime, snapshot, query.Prepared(self._runtime, step.rows), leaves)
                         found[step.state] = rows.cast(kept.by_name[step.state].schema)
