@@ -1,7 +1,7 @@
 """Window functions: ``f(…) OVER (PARTITION BY … ORDER BY … ROWS …)``, WINDOW clauses, QUALIFY.
 
-They are bound in place, like aggregates; then :func:`with_windows` takes them out of the expressions, one Window node for
-all that share partition and order, the innermost below. What is not claimed here is Spark's, block and all.
+They are bound in place, like aggregates; then :func:`with_windows` takes them out of the expressions: one Window node
+for all that share partition and order, the innermost below. What is not claimed here is Spark's, block and all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.plan.exprs import Agg, Case, Column, Expr, Frame, Literal, Over, SortKey, WindowCall, rewrite, walk
+from headrace.plan.exprs import Agg, Column, Expr, Frame, Literal, Over, SortKey, WindowCall, rewrite, walk
 from headrace.plan.nodes import Node, Project, Window
 from headrace.sql.coercion import cast
 from headrace.sql.functions import AGGREGATES
@@ -341,12 +341,6 @@ def _windows(child: Node, calls: Sequence[Over], done: dict[Expr, Column]) -> No
             return expr
         return computed.setdefault(expr, Column.fresh("key", expr.type))
 
-    def argument(expr: Expr, where: Expr | None) -> Expr:
-        if isinstance(expr, Literal | Column):
-            return expr
-        # What the filter drops is not computed.
-        return column(expr if where is None else Case(expr.type, ((where, expr),), Literal(expr.type, None)))
-
     nodes: list[tuple[tuple[Column, ...], tuple[SortKey, ...], tuple[tuple[Column, WindowCall], ...]]] = []
     for (partition, order), members in groups.items():
         by = tuple(dict.fromkeys(column(p) for p in partition if not isinstance(p, Literal)))
@@ -354,7 +348,8 @@ def _windows(child: Node, calls: Sequence[Over], done: dict[Expr, Column]) -> No
         functions = []
         for over in members:
             call = over.call
-            args = tuple(argument(a, call.filter) for a in call.args)
+            # What is computed is computed for all rows, as in Spark: a filter does not keep it from an error.
+            args = tuple(a if isinstance(a, Literal) else column(a) for a in call.args)
             where = None if call.filter is None else column(call.filter)
             done[over] = Column.fresh(call.fn, over.type)
             functions.append((done[over], replace(call, args=args, filter=where)))
