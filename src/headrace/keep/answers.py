@@ -196,11 +196,13 @@ class Answers:
                 self._unfindable.add(state)
                 raise query.Again from None
 
-    def find_rows(self, snapshot: Snapshot, kept: Kept, state: KeptState, keys: pa.Table) -> pa.Table:
+    def find_rows(
+        self, snapshot: Snapshot, kept: Kept, state: KeptState, keys: pa.Table, *, patient: bool = True
+    ) -> pa.Table:
         """The merged rows of a state whose columns are one of these keys, and perhaps some others."""
         if not snapshot.is_draft:
             with self.lock(kept.name):
-                resident = self._caught_up(snapshot, kept, state, True)
+                resident = self._caught_up(snapshot, kept, state, patient)
                 if resident is not None:
                     return resident.find_each(keys.column_names, keys)
         source, tables = state.home.native(snapshot, state, "__appended")

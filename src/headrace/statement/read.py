@@ -42,7 +42,7 @@ from headrace.types import quote
 
 T = TypeVar("T")
 
-_HASTY_ATTEMPTS = 3
+HASTY_ATTEMPTS = 3
 """How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
 
 
@@ -208,7 +208,7 @@ class QueryReader:
         refresh(self._runtime, [table for planned in each for table in self._file_tables(planned)])
         for attempt in itertools.count():
             with self._runtime.store.read() as snapshot, suppress(query.Again):
-                patient = attempt >= _HASTY_ATTEMPTS
+                patient = attempt >= HASTY_ATTEMPTS
                 return [self._run_over(snapshot, planned, patient=patient, over=over) for planned in each]
         raise AssertionError("never ends without an answer")
 
@@ -252,7 +252,7 @@ class QueryReader:
             with query.reading(self._runtime, planned.parts) as snapshot:
                 if self._runtime.writer_version == version:
                     try:
-                        hasty = attempt < _HASTY_ATTEMPTS
+                        hasty = attempt < HASTY_ATTEMPTS
                         return snapshot.epoch, self._run_over(snapshot, planned, patient=not hasty)
                     except query.Again:
                         continue
