@@ -331,13 +331,14 @@ class Database:
 
     @public
     def changes(self, table: str, since: int | None = None) -> ChangeReader:
-        """A reader of a table's changes: rows with ``_epoch`` and ``_weight``, 1 if one came and -1 if it went.
+        """A reader of the changes of a table or materialized view: rows with ``_epoch`` and ``_weight``, 1 if one
+        came and -1 if it went.
 
         ``since`` is the ``position`` of an earlier reader, or a version. Without it the first rows are the whole table.
-        The table must keep its changes: ``CREATE TABLE … WITH (keep_changes = '1 day')``.
+        It must keep its changes: ``CREATE TABLE … WITH (keep_changes = '1 day')``, and so for views.
         """
         with self.in_use():
-            return reader_of(self._runtime, self.in_use, text_given(table, "the name of a table"), since)
+            return reader_of(self._keeper, self.in_use, text_given(table, "the name of a table"), since)
 
     @public
     def attach(

@@ -25,7 +25,6 @@ from headrace.plan.nodes import Join, Leaf, Node, Project
 from headrace.plan.nodes import leaves as leaves_of
 from headrace.plan.pipelines import State
 from headrace.plan.refs import GivenRef, Ref, StateRef
-from headrace.plan.unique import key_of
 from headrace.runtime import Runtime
 from headrace.store import Snapshot
 from headrace.table import query
@@ -75,11 +74,12 @@ class ByKey:
         names = [f.name for f in kept.relation.columns]
         columns = tuple(Column.fresh(n, c.type) for n, c in zip(names, kept.upper.output, strict=True))
         body = Project(kept.upper, tuple(zip(columns, kept.upper.output, strict=True)))
-        found = key_of(body, states)
-        if not found:
+        key = {c.id for c in kept.row_key}
+        if not key:
             return None
-        ids = {c.id for c in found}
-        return ByKey(runtime, kept, body, [c for c in columns if c.id in ids])
+        return ByKey(
+            runtime, kept, body, [c for c, own in zip(columns, kept.upper.output, strict=True) if own.id in key]
+        )
 
     @cached_property
     def _lookup(self) -> tuple[Lookup, list[int]] | None:

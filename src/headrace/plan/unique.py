@@ -53,8 +53,7 @@ def _is_met(join: Join, key: tuple[Column, ...] | None) -> bool:
     compared: set[int] = set()
     for part in conjuncts(join.condition):
         if isinstance(part, Call) and part.fn in ("=", "<=>"):
-            one, other = part.args
-            if isinstance(one, Column) and isinstance(other, Column):
-                if any(one.id in ids and other.id not in ids for ids in sides):
-                    compared |= {one.id, other.id}
+            ids = {c.id for c in part.args if isinstance(c, Column)}
+            if len(ids) == 2 and all(ids & side for side in sides):
+                compared |= ids
     return key is not None and {c.id for c in key} <= compared

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.base.values import python_values
@@ -30,7 +29,6 @@ from headrace.runtime import Runtime
 from headrace.statement.read import HASTY_ATTEMPTS
 from headrace.store import Snapshot
 from headrace.table import query
-from headrace.types import Schema
 
 Row = dict[str, Any]
 """A row, its values by the names of columns."""
@@ -41,7 +39,9 @@ def listed(keys: Iterable[Any]) -> list[Any]:
     if isinstance(keys, Iterable) and not isinstance(keys, str | bytes | Mapping):
         with foreign(keys):
             return list(keys)
-    raise DataError("INVALID_KEY", f"{type(keys).__name__} is no list of keys", hint="give a list: get_many(name, [1, 2])")
+    raise DataError(
+        "INVALID_KEY", f"{type(keys).__name__} is no list of keys", hint="give a list: get_many(name, [1, 2])"
+    )
 
 
 class KeyReader:
@@ -99,7 +99,9 @@ class KeyReader:
 class _Keyed:
     """A relation that is read by key, under one version of the catalog."""
 
-    def __init__(self, runtime: Runtime, keeper: Keeper, version: int, relation: Relation, found: Table | ByKey) -> None:
+    def __init__(
+        self, runtime: Runtime, keeper: Keeper, version: int, relation: Relation, found: Table | ByKey
+    ) -> None:
         self.version = version
         self.kept = found if isinstance(found, ByKey) else None
         self._runtime = runtime
