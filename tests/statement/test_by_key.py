@@ -200,3 +200,18 @@ def test_keys_are_read_while_rows_come(db: Database) -> None:
     assert not failures
     last = db.get("sums", ("a", 1))
     assert last is not None and last["n"] == 160
+
+
+def test_views_that_are_not_grouped_have_the_key_of_their_tables(db: Database) -> None:
+    db.sql("CREATE TABLE name (k INT PRIMARY KEY, said STRING)")
+    db.insert("name", [(1, "one"), (2, "two")])
+    db.insert("t", [(1, 1, "a", 5, None), (2, 2, "b", 6, None), (3, 9, "b", 7, None)])
+    db.sql("CREATE MATERIALIZED VIEW projected AS SELECT v + 1 AS w, id FROM t WHERE g = 'b'")
+    db.sql("CREATE MATERIALIZED VIEW joined AS SELECT t.id, said, v FROM t LEFT JOIN name ON t.k = name.k")
+    db.sql("CREATE MATERIALIZED VIEW many AS SELECT id, n.said FROM t JOIN name AS n ON t.k < n.k")
+    assert db.get_many("projected", [2, 1]) == [{"w": 7, "id": 2}, None]
+    assert db.get_many("joined", [1, 3]) == [{"id": 1, "said": "one", "v": 5}, {"id": 3, "said": None, "v": 7}]
+    db.sql("UPDATE name SET said = upper(said)")
+    assert db.get("joined", 1) == {"id": 1, "said": "ONE", "v": 5}
+    with pytest.raises(HeadraceError, match="RELATION_WITHOUT_KEY"):
+        db.get("many", 1)

@@ -19,7 +19,7 @@ from headrace.keep.answers import Answers, Others
 from headrace.keep.kept import Kept
 from headrace.keep.lookup import Lookup, lookup_by
 from headrace.keep.maintenance import findable
-from headrace.plan.exprs import Call, Column, all_of
+from headrace.plan.exprs import Call, Column, Expr, all_of
 from headrace.plan.lookups import looked_up
 from headrace.plan.nodes import Join, Leaf, Node, Project
 from headrace.plan.nodes import leaves as leaves_of
@@ -39,7 +39,7 @@ def joined_with_keys(body: Node, key: Sequence[Column]) -> Node:
     """The rows of a plan that have one of the given keys, and which one: that comes first."""
     schema = (Field(NTH, BIGINT), *(Field(f"k{i}", c.type.plain) for i, c in enumerate(key)))
     given = Leaf.of(KEYS, schema)
-    same = [Call(BOOLEAN, "<=>", (k, c)) for k, c in zip(given.scanned[1:], key, strict=True)]
+    same: list[Expr] = [Call(BOOLEAN, "<=>", (k, c)) for k, c in zip(given.scanned[1:], key, strict=True)]
     outs = [(Column.fresh(c.name, c.type), c) for c in body.output]
     return Project(Join("inner", given, body, all_of(same)), ((Column.fresh(NTH, BIGINT), given.scanned[0]), *outs))
 
@@ -60,8 +60,8 @@ class ByKey:
         self._columns = key
         self.key: Schema = tuple(Field(c.name, c.type) for c in key)
         rest, lookups = looked_up(joined_with_keys(body, key), lambda leaf: isinstance(leaf.ref, GivenRef), findable)
-        self._rest = query.Prepared(runtime, rest)
-        self._lookups = [(one, query.Prepared(runtime, one.keys)) for one in lookups]
+        self._rest = query.Prepared(runtime, rest, again=True)
+        self._lookups = [(one, query.Prepared(runtime, one.keys, again=True)) for one in lookups]
         plans = (rest, *(one.keys for one in lookups))
         self._reads_states = any(leaves_of(plan, StateRef) for plan in plans)
 

@@ -173,9 +173,9 @@ def _named(expr: Expr, fields: Mapping[int, str]) -> Output | None:
         return Output(fields[expr.id])
     if isinstance(expr, Case) and len(expr.branches) == 1 and isinstance(expr.default, Literal):
         # what exact sums of rows that come and go end in (``plan/aggregates.py``)
-        (condition, value), instead = expr.branches[0], expr.default
+        condition, value = expr.branches[0]
         some = _counted(condition, fields)
-        found = _named(value, fields) if some is not None and instead.value is None else None
+        found = _named(value, fields) if some is not None and expr.default.value is None else None
         return None if found is None or found.instead is not None else replace(found, some=some)
     if isinstance(expr, Cast) and isinstance(expr.arg, Column):
         kept, wanted = expr.arg.type, expr.type
