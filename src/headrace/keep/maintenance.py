@@ -82,6 +82,7 @@ def tables_of(plan: LayeredPlan) -> list[TableRef]:
 def compiled(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref]) -> list[LookedUp]:
     """What a change of some tables does."""
     small = _small(runtime, snapshot, plan, changed)
+    small |= {StateRef(state.name) for state in plan.states if not state.keys}  # they have one row
 
     def is_few(leaf: Leaf) -> bool:
         return isinstance(leaf.ref, GivenRef) or leaf.ref in small
@@ -284,5 +285,6 @@ class Maintenance:
 
     def _prepared(self, step: LookedUp) -> _Step:
         lookups = tuple((one, query.Prepared(self._runtime, one.keys)) for one in step.lookups)
-        reads_states = any(isinstance(leaf.ref, StateRef) for leaf in step.scanned)
+        trees = (step.rest, *(one.keys for one in step.lookups))
+        reads_states = any(leaves_of(tree, StateRef) for tree in trees)
         return _Step(step.state, query.Prepared(self._runtime, step.rest), lookups, reads_states)
