@@ -26,6 +26,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.base.interrupts import Lock
+from headrace.base.native import conform
 from headrace.engine.columns import Unfoldable
 from headrace.engine.plan_sql import quote_native
 from headrace.keep.kept import Kept, KeptState
@@ -37,6 +38,7 @@ from headrace.plan.refs import Ref, StateRef
 from headrace.runtime import Runtime
 from headrace.store import Glance, Snapshot, Transaction
 from headrace.table import query
+from headrace.types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -91,7 +93,7 @@ class Answers:
         """States that hold what no lookup can merge."""
         self._guard = threading.Lock()
         self._tables = TableRows(runtime)
-        runtime.indexes.room = self._room
+        runtime.indexes.room = runtime.columns.room = self._room
         self.evaluations = 0
         """How often a relation really was evaluated."""
 
@@ -172,12 +174,26 @@ class Answers:
             ref: self.rows(snapshot, others[ref.number], others, patient=patient) for ref in kept.below
         }
         if self._prepared.get(kept.name, (None,))[0] is not kept:
-            self._prepared[kept.name] = (kept, query.Prepared(self._runtime, plan))
+            self._prepared[kept.name] = (kept, query.Prepared(self._runtime, plan, again=True))
         prepared = self._prepared[kept.name][1]
         leaves = self.states(snapshot, kept, patient=patient)
         held = kept.tables and not snapshot.is_draft
         beside = self._tables.of(snapshot, prepared, self._room()) if held else {}
         return query.run(self._runtime, snapshot, prepared, replace(leaves, arrow={**below, **beside}))
+
+    def own_rows(self, snapshot: Snapshot, kept: Kept) -> pa.Table | None:
+        """All rows of a relation that keeps them as a state; None of another."""
+        state = kept.answer
+        if state is None:
+            return None
+        with self.reading(snapshot, kept):
+            resident = None if snapshot.is_draft else self._caught_up(snapshot, kept, state, True)
+            found = state.home.merged(snapshot, state) if resident is None else resident.table()
+            *names, times = map(quote_native, found.column_names)
+            each = f"SELECT *, unnest(range({times})) AS __nth FROM __found"
+            rows = snapshot.query(f"SELECT {', '.join(names)} FROM ({each})", __found=found)
+        wanted = arrow_schema(kept.relation.columns)
+        return conform(rows.rename_columns(wanted.names), wanted)
 
     def find(self, snapshot: Snapshot, kept: Kept, lookup: Lookup, *, patient: bool) -> pa.Table | None:
         """The answer of a lookup; None if the state is not in memory, or if it takes a query to say what is wrong."""
@@ -196,11 +212,13 @@ class Answers:
                 self._unfindable.add(state)
                 raise query.Again from None
 
-    def find_rows(self, snapshot: Snapshot, kept: Kept, state: KeptState, keys: pa.Table) -> pa.Table:
+    def find_rows(
+        self, snapshot: Snapshot, kept: Kept, state: KeptState, keys: pa.Table, *, patient: bool = True
+    ) -> pa.Table:
         """The merged rows of a state whose columns are one of these keys, and perhaps some others."""
         if not snapshot.is_draft:
             with self.lock(kept.name):
-                resident = self._caught_up(snapshot, kept, state, True)
+                resident = self._caught_up(snapshot, kept, state, patient)
                 if resident is not None:
                     return resident.find_each(keys.column_names, keys)
         source, tables = state.home.native(snapshot, state, "__appended")
@@ -266,6 +284,7 @@ class Answers:
         held[state.name] = resident
         if self._room() < 0:
             self._tables.clear()  # states first: they are what changes
+            self._runtime.columns.clear()
             if self._room() < 0:
                 held[state.name] = None
         return held[state.name]
@@ -295,7 +314,8 @@ class Answers:
         """The bytes of memory left for states, tables and indexes."""
         with self._guard:  # a relation that is read for the first time would come in between
             every = {r for held in self._residents.values() for r in list(held.values()) if r is not None}
-        held = sum(r.bytes for r in every) + self._tables.bytes + self._runtime.indexes.bytes
+        held = sum(r.bytes for r in every) + self._tables.bytes
+        held += self._runtime.indexes.bytes + self._runtime.columns.bytes
         return self._runtime.settings.state_memory - held
 
     # Compaction

@@ -222,7 +222,7 @@ class Definer:
             self._define(relation, lambda tx: None, statement)
             return f"{relation.kind} {relation.name} created"
         owns = {role: self._runtime.store.new_number() for role in family.holds(plan)}
-        relation = replace(relation, owns=owns)
+        relation = replace(relation, owns={**relation.owns, **owns})
         with family.begun(self._keeper, relation, plan) as kept:
             begin = partial(self._keeper.found, kept=kept)
             self._define(relation, begin, statement, partial(self._keeper.enter, kept))
@@ -338,6 +338,7 @@ class Definer:
             entering()
             self._runtime.catalog = catalog
             self._runtime.indexes.keep_only(catalog.numbers)
+            self._runtime.columns.clear(catalog.numbers)
             self._runtime.untold += news.told
             self._runtime.forsaken += news.forsaken
             left()
