@@ -12,8 +12,9 @@ Nothing here writes: the rows are added in the commit that changes the tables (`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,8 +24,9 @@ from headrace.catalog import Table
 from headrace.engine.columns import is_key
 from headrace.engine.key_index import Newer
 from headrace.keep.answers import Answers
-from headrace.keep.kept import Kept
+from headrace.keep.kept import Kept, KeptState
 from headrace.plan.delta import change_ref
+from headrace.plan.delta.changes import Time
 from headrace.plan.layers import LayeredPlan
 from headrace.plan.lookups import Lookup, looked_up
 from headrace.plan.nodes import Leaf, Node
@@ -69,7 +71,9 @@ def tables_of(plan: LayeredPlan) -> list[TableRef]:
     return list(dict.fromkeys(ref for ref in found if isinstance(ref, TableRef)))
 
 
-def compiled(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref]) -> list[LookedUp]:
+def compiled(
+    runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref], lie: Time = "before"
+) -> list[LookedUp]:
     """What a change of some tables does."""
     small = _small(runtime, snapshot, plan, changed)
 
@@ -77,7 +81,7 @@ def compiled(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: C
         return isinstance(leaf.ref, GivenRef) or leaf.ref in small
 
     found = []
-    for step in plan.steps(changed):
+    for step in plan.steps(changed, lie):
         rest, lookups = looked_up(step.rows, is_few, _findable)
         scanned = (leaf for tree in (rest, *(one.keys for one in lookups)) for leaf in leaves_of(tree))
         left = tuple(leaf for leaf in scanned if not is_few(leaf))
@@ -135,9 +139,52 @@ class _Given:
 
     arrow: dict[Ref, pa.Table] = field(default_factory=dict)
     sql: dict[Ref, str] = field(default_factory=dict)
+    goes_on: bool = False
+    """Whether tables change meanwhile: then an index may be ahead of the snapshot."""
 
     def leaves(self, states: query.Leaves) -> query.Leaves:
         return replace(states, arrow={**states.arrow, **self.arrow}, sql={**states.sql, **self.sql})
+
+
+class StatesBefore(ABC):
+    """The states of a relation as they are before a change, as of a snapshot."""
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Held while they are read."""
+        return nullcontext()
+
+    @abstractmethod
+    def leaves(self) -> query.Leaves:
+        """All their rows, merged."""
+
+    @abstractmethod
+    def find(self, state: KeptState, keys: pa.Table) -> pa.Table:
+        """The merged rows whose columns are one of these keys, and perhaps some others."""
+
+    @abstractmethod
+    def merged(self, state: KeptState) -> pa.Table:
+        """All rows of one."""
+
+
+class Stored(StatesBefore):
+    """Those that are kept."""
+
+    def __init__(self, answers: Answers, snapshot: Snapshot, kept: Kept) -> None:
+        self._answers = answers
+        self._snapshot = snapshot
+        self._kept = kept
+
+    def reading(self) -> AbstractContextManager[object]:
+        return self._answers.reading(self._snapshot, self._kept)
+
+    def leaves(self) -> query.Leaves:
+        return self._answers.states(self._snapshot, self._kept, patient=True)
+
+    def find(self, state: KeptState, keys: pa.Table) -> pa.Table:
+        return self._answers.find_rows(self._snapshot, self._kept, state, keys)
+
+    def merged(self, state: KeptState) -> pa.Table:
+        return state.home.merged(self._snapshot, state)
 
 
 class Maintenance:
@@ -147,7 +194,7 @@ class Maintenance:
         self._runtime = runtime
         self._answers = answers
         self._plan = plan
-        self._compiled: dict[frozenset[Ref], _Steps] = {}
+        self._compiled: dict[tuple[frozenset[Ref], Time], _Steps] = {}
         self.tables: Mapping[int, TableRef] = {ref.number: ref for ref in tables_of(plan)}
         self._read_above = {leaf.ref for one in plan.inputs for leaf in leaves_of(one.rows, StateRef)}
         self.read = RowsRead()
@@ -156,41 +203,45 @@ class Maintenance:
         """The rows that changes of tables, which have weights, add to states. Hold ``tables_lock``."""
         while True:
             with self._runtime.store.read() as snapshot, suppress(query.Again):
-                return self._run(snapshot, kept, changes)
+                return self.run(snapshot, kept, changes, Stored(self._answers, snapshot, kept))
 
-    def first_rows(self, kept: Kept) -> dict[int, pa.Table]:
-        """The rows that states begin with: of all rows that tables have."""
-        found: dict[str, pa.Table] = {}
-        while True:
-            with self._runtime.store.read() as snapshot, suppress(query.Again):
-                for step in self._plan.first_steps():
-                    if step.state not in found:
-                        given: dict[Ref, pa.Table] = {StateRef(name): rows for name, rows in found.items()}
-                        leaves = query.Leaves(given, {})
-                        rows = query.run(self._runtime, snapshot, query.Prepared(self._runtime, step.rows), leaves)
-                        found[step.state] = rows.cast(kept.by_name[step.state].schema)
-                return {kept.by_name[name].ref: rows for name, rows in found.items()}
+    def first_steps(self) -> list[tuple[str, query.Prepared]]:
+        """What each state begins with, in order: of all rows that tables have."""
+        return [(step.state, query.Prepared(self._runtime, step.rows)) for step in self._plan.first_steps()]
 
     # One change
 
-    def _run(self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table]) -> dict[int, pa.Table]:
-        given = _Given({change_ref(ref): rows for ref, rows in changes.items()})
+    def run(
+        self,
+        snapshot: Snapshot,
+        kept: Kept,
+        changes: Mapping[Ref, pa.Table],
+        before: StatesBefore,
+        *,
+        lie: Time = "before",
+    ) -> dict[int, pa.Table]:
+        """The rows that changes add to states, which are as before; tables ``lie`` as before, or as they are now.
+
+        Raises :class:`~headrace.table.query.Again` if the snapshot cannot answer."""
+        given = _Given({change_ref(ref): rows for ref, rows in changes.items()}, goes_on=lie == "now")
         added: dict[int, pa.Table] = {}
-        for step in self._steps(snapshot, changes.keys()):
-            rows = self._step(snapshot, kept, step, given)
+        for step in self._steps(snapshot, changes.keys(), lie):
+            rows = self._step(snapshot, kept, step, given, before)
             if rows.num_rows:
                 state = kept.by_name[step.state]
                 added[state.ref] = rows.cast(state.schema)
             if StateRef(step.state) in self._read_above:
-                given.arrow[change_ref(StateRef(step.state))] = self._change_of(snapshot, kept, step.state, rows)
+                given.arrow[change_ref(StateRef(step.state))] = self._change_of(
+                    snapshot, kept, step.state, rows, before
+                )
         return added
 
-    def _step(self, snapshot: Snapshot, kept: Kept, step: _Step, given: _Given) -> pa.Table:
-        with self._answers.reading(snapshot, kept):
-            states = self._answers.states(snapshot, kept, patient=True) if step.reads_states else query.NO_LEAVES
+    def _step(self, snapshot: Snapshot, kept: Kept, step: _Step, given: _Given, before: StatesBefore) -> pa.Table:
+        with before.reading():
+            states = before.leaves() if step.reads_states else query.NO_LEAVES
             for lookup, keys in step.lookups:
                 if lookup.given not in given.arrow and lookup.given not in given.sql:
-                    self._look_up(snapshot, kept, lookup, keys, given, states)
+                    self._look_up(snapshot, kept, lookup, keys, given, states, before)
             rows = query.run(self._runtime, snapshot, step.rows, given.leaves(states))
             for lookup, _ in step.lookups:
                 given.arrow.pop(lookup.given, None)
@@ -205,12 +256,13 @@ class Maintenance:
         keys: query.Prepared,
         given: _Given,
         states: query.Leaves,
+        before: StatesBefore,
     ) -> None:
         wanted = query.run(self._runtime, snapshot, keys, given.leaves(states))
         wanted = wanted.rename_columns(list(lookup.fields))
         ref = lookup.leaf.ref
         if isinstance(ref, StateRef):
-            rows = self._answers.find_rows(snapshot, kept, kept.by_name[ref.name], wanted)
+            rows = before.find(kept.by_name[ref.name], wanted)
             given.arrow[lookup.given] = rows
             self.read.found += rows.num_rows
             return
@@ -223,7 +275,8 @@ class Maintenance:
             try:
                 found = indexes.rows_of(self._runtime, snapshot, table, hashes, fields, columns=columns, eager=True)
             except Newer:
-                raise query.Again from None
+                if not given.goes_on:
+                    raise query.Again from None
         if found is None:
             given.sql[lookup.given] = f"SELECT * FROM {tables.source(snapshot, table, lookup.leaf.fields)}"
             self.read.scanned += indexes.rows_at_most(snapshot, table)
@@ -231,16 +284,16 @@ class Maintenance:
             given.arrow[lookup.given] = snapshot.query(f"SELECT * FROM {found.sql}", **found.named)
             self.read.found += given.arrow[lookup.given].num_rows
 
-    def _change_of(self, snapshot: Snapshot, kept: Kept, name: str, rows: pa.Table) -> pa.Table:
+    def _change_of(self, snapshot: Snapshot, kept: Kept, name: str, rows: pa.Table, before: StatesBefore) -> pa.Table:
         """How a state's merged rows change when rows are added to it: those that go and those that come."""
         state = kept.by_name[name]
         assert state.folds is not None
         key = [c.name for c in state.folds.keys]
         if key:
-            old = self._answers.find_rows(snapshot, kept, state, rows.select(key))
+            old = before.find(state, rows.select(key))
             self.read.found += old.num_rows
         else:
-            old = state.home.merged(snapshot, state)
+            old = before.merged(state)
         both = pa.concat_tables([old.cast(state.schema), rows.cast(state.schema)])
         new = snapshot.query(state.merge("__both"), __both=both).cast(state.schema)
         weights = np.concatenate([np.full(old.num_rows, -1), np.full(new.num_rows, 1)])
@@ -248,12 +301,12 @@ class Maintenance:
 
     # Compiling
 
-    def _steps(self, snapshot: Snapshot, changed: Collection[Ref]) -> Sequence[_Step]:
-        key = frozenset(changed)
-        small = _small(self._runtime, snapshot, self._plan, key)
+    def _steps(self, snapshot: Snapshot, changed: Collection[Ref], lie: Time) -> Sequence[_Step]:
+        key = frozenset(changed), lie
+        small = _small(self._runtime, snapshot, self._plan, key[0])
         found = self._compiled.get(key)
         if found is None or found.small != small:
-            steps = compiled(self._runtime, snapshot, self._plan, key)
+            steps = compiled(self._runtime, snapshot, self._plan, key[0], lie)
             found = self._compiled[key] = _Steps(tuple(map(self._prepared, steps)), small)
         return found.steps
 

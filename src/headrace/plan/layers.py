@@ -70,9 +70,9 @@ class LayeredPlan:
     """Lower ones first."""
     upper: Node
 
-    def steps(self, changed: Collection[Ref]) -> list[Step]:
-        """What a change of some tables does to states, in order; ``changed`` lie as they were before."""
-        times: dict[Ref, Time] = dict.fromkeys(changed, "before")
+    def steps(self, changed: Collection[Ref], lie: Time = "before") -> list[Step]:
+        """What a change of some tables does to states, in order; these tables ``lie`` as they were, or as they are."""
+        times: dict[Ref, Time] = dict.fromkeys(changed, lie)
         found: list[Step] = []
         for one in self.inputs:
             delta = Deltas(times).of(one.rows)
