@@ -15,9 +15,8 @@ from headrace.catalog import Catalog, Relation, View
 from headrace.errors import NotYetSupported, Position
 from headrace.keep.answers import Answers
 from headrace.keep.maintenance import Maintenance
-from headrace.plan.exprs import Agg
 from headrace.plan.layers import LayeredPlan, layered
-from headrace.plan.nodes import Aggregate, Draw, Node, SparkSql, leaves, streams_in, walk_plan
+from headrace.plan.nodes import Draw, Node, leaves, streams_in, walk_plan
 from headrace.plan.refs import Ref, TableRef
 from headrace.runtime import Runtime
 from headrace.view.continuous import ContinuousView
@@ -59,43 +58,6 @@ def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
             position=position,
             hint="CREATE VIEW, or CREATE TABLE … AS SELECT",
         )
-    for node in walk_plan(plan):
-        _check(node, position)
-    return _checked(layered(plan), position)
-
-
-def _check(node: Node, position: Position) -> None:
-    if isinstance(node, Draw):
+    if any(isinstance(node, Draw) for node in walk_plan(plan)):
         raise NotYetSupported("TABLESAMPLE in a materialized view", position=position, hint="draw where it is queried")
-    if isinstance(node, SparkSql):
-        raise NotYetSupported(
-            f"{node.reason} in a materialized view",
-            position=position,
-            hint="write it without; or CREATE VIEW, computed when it is queried",
-        )
-
-
-def _checked(plan: LayeredPlan, position: Position) -> LayeredPlan:
-    """The same, unless what a change takes back could not be told from what was there before."""
-    for one in plan.inputs:
-        for node in walk_plan(one.rows):
-            for _, agg in node.aggs if isinstance(node, Aggregate) else ():
-                if not is_exact(agg):
-                    of = agg.args[0].type.sql if agg.args else "rows"
-                    raise NotYetSupported(
-                        f"{agg.fn} of {of} below the top of a materialized view",
-                        position=position,
-                        hint="its last digits depend on the order of rows: aggregate decimals, or in the outermost "
-                        "grouping; or CREATE VIEW, computed when it is queried",
-                    )
-    return plan
-
-
-_EXACT = {"count", "min", "max", "bool_and", "bool_or"}
-
-
-def is_exact(agg: Agg) -> bool:
-    """Whether an aggregate gives the same for the same rows, whatever their order."""
-    if agg.template is not None:
-        return False
-    return agg.fn in _EXACT or (agg.fn in ("sum", "avg") and not agg.args[0].type.is_float)
+    return layered(plan)
