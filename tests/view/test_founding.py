@@ -314,6 +314,7 @@ SOME = st.lists(st.one_of(STATEMENT, st.lists(STATEMENT, min_size=2, max_size=3)
 def test_oracle_views_founded_among_changes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done to tables while a view is founded, it is its query when it is there, and after each change."""
 
+    certain = [text for text in VIEWS[kind] if "ORDER BY w DESC LIMIT" not in text]  # of equal rows any may be chosen
     refused = "PRIMARY_KEY_VIOLATION", "DUPLICATE_KEY", "NOT_IN_BATCH", "NUMERIC_VALUE_OUT_OF_RANGE"
 
     def done(db: Database, steps: list[Any]) -> None:
@@ -329,7 +330,7 @@ def test_oracle_views_founded_among_changes(kind: str, monkeypatch: pytest.Monke
                 assert error.condition in refused, error
 
     @settings(max_examples=examples(6))
-    @given(st.lists(st.sampled_from(VIEWS[kind]), min_size=1, max_size=2), st.lists(SOME, min_size=5, max_size=5))
+    @given(st.lists(st.sampled_from(certain), min_size=1, max_size=2), st.lists(SOME, min_size=5, max_size=5))
     def hold(queries: list[str], phases: list[Any]) -> None:
         before, *meanwhile, after = phases
         with monkeypatch.context() as patched, headrace.connect(None, engine="native", durability="none") as db:
