@@ -140,19 +140,24 @@ class Note:
 class InHand(StatesBefore):
     """States in memory, that nobody else knows yet."""
 
-    def __init__(self, snapshot: Snapshot, rows: Mapping[str, pa.Table]) -> None:
+    def __init__(self, snapshot: Snapshot, kept: Kept, rows: Mapping[str, pa.Table]) -> None:
         self._snapshot = snapshot
+        self._kept = kept
         self._rows = rows
 
     def leaves(self) -> query.Leaves:
-        return query.Leaves({StateRef(name): rows for name, rows in self._rows.items()}, {})
+        return query.Leaves({StateRef(name): self.merged(self._kept.by_name[name]) for name in self._rows}, {})
 
     def find(self, state: KeptState, keys: pa.Table) -> pa.Table:
         text = f"SELECT s.* FROM __old AS s SEMI JOIN __keys AS k ON {_same(keys.column_names)}"
         return self._snapshot.query(text, __old=self._rows[state.name], __keys=keys).cast(state.schema)
 
     def merged(self, state: KeptState) -> pa.Table:
-        return self._rows[state.name]
+        assert state.folds is not None
+        rows = self._rows[state.name]
+        if state.folds.keys or rows.num_rows:
+            return rows
+        return self._snapshot.query(state.merge("__rows"), __rows=rows).cast(state.schema)  # a row, also over nothing
 
     def added(self, state: KeptState, rows: pa.Table) -> pa.Table:
         """The state with some rows more, merged: only groups that these are of are looked at."""
@@ -241,7 +246,7 @@ class Founding:
         found: dict[str, pa.Table] = {}
         for state, prepared in self._steps:
             self._check()
-            rows = query.run(self._runtime, snapshot, prepared, InHand(snapshot, found).leaves())
+            rows = query.run(self._runtime, snapshot, prepared, InHand(snapshot, self.kept, found).leaves())
             found[state] = rows.cast(self.kept.by_name[state].schema)
         return found
 
@@ -260,7 +265,7 @@ class Founding:
         net = self.notes.net(self.notes.waiting[:count])
         if net:
             changes: dict[Ref, pa.Table] = {self._maintenance.tables[number]: rows for number, rows in net.items()}
-            before = InHand(snapshot, self._states)
+            before = InHand(snapshot, self.kept, self._states)
             added = self._maintenance.run(snapshot, self.kept, changes, before, lie="now")
             by_ref = {state.ref: state for state in self.kept.states}
             self._states |= {by_ref[ref].name: before.added(by_ref[ref], rows) for ref, rows in added.items()}
