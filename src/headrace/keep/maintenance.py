@@ -260,12 +260,13 @@ class Maintenance:
 
         Raises :class:`~headrace.table.query.Again` if the snapshot cannot answer."""
         seen = {ref: self._seen(ref, rows) for ref, rows in changes.items()}
-        arrow = {change_ref(ref): rows for ref, rows in seen.items() if rows is not None}
+        arrow: dict[Ref, pa.Table] = {change_ref(ref): rows for ref, rows in seen.items() if rows is not None}
         given = _Given(arrow, goes_on=lie == "now")
         added: dict[int, pa.Table] = {}
         for step in self._steps(snapshot, [ref for ref, rows in seen.items() if rows is not None], lie):
             state = kept.by_name[step.state]
-            if any(given.arrow[ref].num_rows for ref in step.changes):
+            # What is read as it is now shows a change that nothing else tells of.
+            if lie == "now" or any(given.arrow[ref].num_rows for ref in step.changes):
                 rows = self._step(snapshot, kept, step, given, before)
             else:
                 rows = state.schema.empty_table()
