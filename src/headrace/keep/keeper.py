@@ -201,6 +201,11 @@ class Keeper:
         known = self.with_below([self.get(name).relation.number])
         return self.answers.rows(snapshot, self.get(name), known, patient=patient)
 
+    def answer(self, snapshot: Snapshot, relation: Relation) -> pa.Table | None:
+        """All rows of a relation that keeps its changes, where they are no table's."""
+        kept = self.of(relation) if relation.is_kept else None
+        return None if kept is None else self.answers.own_rows(snapshot, kept)
+
 
 def _handed_on(
     tx: Transaction, fed: Sequence[Kept], homes: Mapping[int, Home], changes: Mapping[int, pa.Table]

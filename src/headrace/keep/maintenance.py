@@ -96,7 +96,7 @@ def compiled(
 
     found = []
     for step in plan.steps(changed, lie):
-        rest, lookups = looked_up(step.rows, is_few, _findable)
+        rest, lookups = looked_up(step.rows, is_few, findable)
         scanned = (leaf for tree in (rest, *(one.keys for one in lookups)) for leaf in leaves_of(tree))
         left = tuple(leaf for leaf in scanned if not is_few(leaf))
         found.append(LookedUp(step.state, tuple(lookups), rest, left))
@@ -127,7 +127,7 @@ def _small(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Col
     )
 
 
-def _findable(leaf: Leaf, fields: Collection[str]) -> list[str] | None:
+def findable(leaf: Leaf, fields: Collection[str]) -> list[str] | None:
     """By which fields rows are looked up: by the whole key if that can be, else by all that are compared."""
     types = dict(zip(leaf.fields, (c.type for c in leaf.scanned), strict=True))
     found = [name for name in leaf.fields if name in fields and is_key(types[name])]

@@ -34,7 +34,7 @@ from headrace.sql.nondeterminism import refuse_nondeterministic
 from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
 from headrace.store import Snapshot, Transaction, writing
-from headrace.table import query
+from headrace.table import history, query
 from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
@@ -62,7 +62,21 @@ class Views(Family):
         kept = plan is not None
         if not kept:
             tables = FROZEN
-        return View(statement.name, schema, statement.text, kept, reads, types, statement.materialized, tables), plan
+        keeps = statement.keep_changes
+        view = View(
+            statement.name,
+            schema,
+            statement.text,
+            kept,
+            reads,
+            types,
+            statement.materialized,
+            tables,
+            keep_changes=keeps,
+        )
+        if keeps is not None:
+            history.check_columns(schema, view.name, statement.position)
+        return view, plan
 
     def holds(self, plan: Cut) -> Sequence[str]:
         statics = isinstance(plan, SplitPlan) and plan.statics
@@ -293,7 +307,15 @@ def split_view(
             raise NotYetSupported(
                 "to retain groups of rows that may be taken back", position=statement.position, hint="leave retain out"
             )
-        return followed(plan, catalog, statement.position), schema
+        answer = statement.keep_changes is not None
+        return followed(plan, catalog, statement.position, answer=answer), schema
+    if statement.keep_changes is not None:
+        raise SqlError(
+            "VIEW_OPTION_UNKNOWN",
+            f"{statement.name} keeps no changes: keep_changes is for materialized views",
+            position=statement.position,
+            hint="CREATE MATERIALIZED VIEW, or leave keep_changes out",
+        )
     if streams_in(plan):
         for scan in leaves(plan):
             if isinstance(scan.ref, RelationRef) and (read := catalog.at(scan.ref.number)) is not None:

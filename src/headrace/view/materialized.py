@@ -19,6 +19,8 @@ from headrace.plan.layers import LayeredPlan, layered
 from headrace.plan.nodes import Draw, Node, leaves, streams_in, walk_plan
 from headrace.plan.refs import Ref, TableRef
 from headrace.runtime import Runtime
+from headrace.store import Transaction
+from headrace.table import history
 from headrace.view.continuous import ContinuousView
 
 
@@ -28,6 +30,8 @@ class MaterializedView(ContinuousView):
     def __init__(self, view: View, plan: LayeredPlan, runtime: Runtime, answers: Answers) -> None:
         super().__init__(view, plan.as_split(), {}, runtime.settings.time_zone)
         self.layers = plan
+        self.row_key = plan.key
+        self.answer = self.by_name[plan.answer] if plan.answer is not None else None
         self.maintenance = Maintenance(runtime, answers, plan)
 
     def follows(self, source: Relation) -> bool:
@@ -37,9 +41,20 @@ class MaterializedView(ContinuousView):
         given: dict[Ref, pa.Table] = {self.maintenance.tables[number]: rows for number, rows in changes.items()}
         return self.maintenance.state_rows(self, given)
 
+    def found(self, tx: Transaction) -> None:
+        super().found(tx)
+        if (past := history.of(self.relation)) is not None:
+            history.begin(tx, past, tx.label)
 
-def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
-    """The layers of a view's plan; an error that names what cannot be followed."""
+    def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> None:
+        """What is added to the rows of its answer is how they change: it is noted, if changes are kept."""
+        past = history.of(self.relation)
+        if past is not None and self.answer is not None and self.answer.ref in rows:
+            history.note(tx, past, rows[self.answer.ref])
+
+
+def followed(plan: Node, catalog: Catalog, position: Position, *, answer: bool = False) -> LayeredPlan:
+    """The layers of a view's plan, with its ``answer`` if told so; an error that names what cannot be followed."""
     if streams_in(plan):
         raise NotYetSupported(
             "a stream in a materialized view", position=position, hint="CREATE VIEW over a stream is kept up to date"
@@ -60,4 +75,4 @@ def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
         )
     if any(isinstance(node, Draw) for node in walk_plan(plan)):
         raise NotYetSupported("TABLESAMPLE in a materialized view", position=position, hint="draw where it is queried")
-    return layered(plan)
+    return layered(plan, answer=answer)
