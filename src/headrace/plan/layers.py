@@ -91,9 +91,9 @@ class LayeredPlan:
     key: tuple[Column, ...] = ()
     """The columns of the answer no two rows share, if there are such."""
 
-    def steps(self, changed: Collection[Ref]) -> list[Step]:
-        """What a change of some tables does to states, in order; ``changed`` lie as they were before."""
-        times: dict[Ref, Time] = dict.fromkeys(changed, "before")
+    def steps(self, changed: Collection[Ref], lie: Time = "before") -> list[Step]:
+        """What a change of some tables does to states, in order; these tables ``lie`` as they were, or as they are."""
+        times: dict[Ref, Time] = dict.fromkeys(changed, lie)
         found: list[Step] = []
         for one in self.inputs:
             delta = one.delta(times)

@@ -18,6 +18,7 @@ from headrace.catalog.view import ARRIVAL, FROZEN
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import NotYetSupported, SqlError, StoreError, ViewRefused
 from headrace.keep.family import Family, family
+from headrace.keep.founding import Founding
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.layers import LayeredPlan
@@ -101,16 +102,18 @@ class Views(Family):
     def plan_of(self, kept: ContinuousView) -> Cut:
         return kept.layers if isinstance(kept, MaterializedView) else kept.plan
 
+    def founding(self, keeper: Keeper, relation: Relation, plan: Cut) -> Founding | None:
+        if isinstance(plan, SplitPlan):
+            return None
+        kept = self.compiled(keeper, relation, plan)
+        assert isinstance(kept, MaterializedView)
+        return Founding(keeper.runtime, keeper.foundings, kept, kept.maintenance)
+
     @contextmanager
     def begun(self, keeper: Keeper, relation: Relation, plan: Cut) -> Iterator[Kept]:
         """Its static build sides written; those that no other view has go again if the block raises."""
+        assert isinstance(plan, SplitPlan)
         runtime = keeper.runtime
-        if isinstance(plan, LayeredPlan):
-            kept = self.compiled(keeper, relation, plan)
-            assert isinstance(kept, MaterializedView)
-            kept.first = kept.maintenance.first_rows(kept)
-            yield kept
-            return
         files: dict[str, Path] = {}
         known = keeper.build_sides() if plan.statics else set()
         others = frozenset(known)
