@@ -107,10 +107,15 @@ class LayeredPlan:
     def first_steps(self) -> list[Step]:
         """What states begin with, in order: of all rows that there are."""
         found = []
+        single = {state.name for state in self.states if not state.keys}
         for one in self.inputs:
             weight = Column.fresh(WEIGHT, BIGINT)
             every = Project(one.rows, (*((c, c) for c in one.rows.output), (weight, Literal(BIGINT, 1))))
-            found += [Step(p.state, _over(p.plan, one.name, Delta(every, weight))) for p in one.pipelines]
+            for pipeline in one.pipelines:
+                rows = _over(pipeline.plan, one.name, Delta(every, weight))
+                if pipeline.state in single and isinstance(rows, Filter):
+                    rows = rows.child  # one of nothing but zeros: a state without keys has a row, also of no rows
+                found.append(Step(pipeline.state, rows))
         return found
 
     def as_split(self) -> SplitPlan:
