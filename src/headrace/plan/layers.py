@@ -91,9 +91,9 @@ class LayeredPlan:
     key: tuple[Column, ...] = ()
     """The columns of the answer no two rows share, if there are such."""
 
-    def steps(self, changed: Collection[Ref]) -> list[Step]:
-        """What a change of some tables does to states, in order; ``changed`` lie as they were before."""
-        times: dict[Ref, Time] = dict.fromkeys(changed, "before")
+    def steps(self, changed: Collection[Ref], lie: Time = "before") -> list[Step]:
+        """What a change of some tables does to states, in order; these tables ``lie`` as they were, or as they are."""
+        times: dict[Ref, Time] = dict.fromkeys(changed, lie)
         found: list[Step] = []
         for one in self.inputs:
             delta = one.delta(times)
@@ -107,10 +107,15 @@ class LayeredPlan:
     def first_steps(self) -> list[Step]:
         """What states begin with, in order: of all rows that there are."""
         found = []
+        single = {state.name for state in self.states if not state.keys}
         for one in self.inputs:
             weight = Column.fresh(WEIGHT, BIGINT)
             every = Project(one.rows, (*((c, c) for c in one.rows.output), (weight, Literal(BIGINT, 1))))
-            found += [Step(p.state, _over(p.plan, one.name, Delta(every, weight))) for p in one.pipelines]
+            for pipeline in one.pipelines:
+                rows = _over(pipeline.plan, one.name, Delta(every, weight))
+                if pipeline.state in single and isinstance(rows, Filter):
+                    rows = rows.child  # one of nothing but zeros: a state without keys has a row, also of no rows
+                found.append(Step(pipeline.state, rows))
         return found
 
     def as_split(self) -> SplitPlan:
