@@ -27,6 +27,7 @@ from bench import (
     ours,
     plant,
     plots,
+    point,
     refresh,
     report,
     ring,
@@ -73,6 +74,8 @@ class Sizes:
     """Whether Spark's takeSample takes part, which reads every row into Python, twice."""
     moving: move.Extent = move.WHOLE
     keyed_rows: int = 10_000_000
+    point_groups: int = 1_000_000
+    point_seconds: float = 30.0
 
 
 QUICK = Sizes(
@@ -94,6 +97,8 @@ QUICK = Sizes(
     sample_slow=False,
     moving=move.QUICK,
     keyed_rows=1_000_000,
+    point_groups=100_000,
+    point_seconds=3.0,
 )
 
 
@@ -252,11 +257,17 @@ def _dml(run: Run) -> None:
     run.pages["dml.md"] = ("Tables that change beside their peers", dml.bars(result), dml.page(result))
 
 
+def _point(run: Run) -> None:
+    result = point.run(run.sizes.point_groups, run.sizes.point_seconds, run.say)
+    run.pages["point.md"] = ("Point reads while rows change", point.bars(result), point.page(result))
+
+
 # Latencies first: TPC-H leaves the disk busy for a while with the rows that deferred maintenance keeps.
 PARTS: dict[str, Callable[[Run], None]] = {
     "plant": _plant,
     "aim": _aim,
     "refresh": _refresh,
+    "point": _point,
     "views": _views,
     "memory": _memory,
     "sample": _sample,

@@ -21,7 +21,14 @@ from profiles import examples
 TYPES: dict[str, list[tuple[str, Any]]] = {
     "INT": [("0", 0), ("7", 7), ("-3", -3), ("8", 8)],
     "BIGINT": [("0L", 0), ("9223372036854775807L", 2**63 - 1), ("-9223372036854775808L", -(2**63))],
-    "STRING": [("''", ""), ("'a'", "a"), ("'ü'", "ü"), ("'z'", "z"), ("'\U0001f600'", "\U0001f600"), ("'\uffee'", "\uffee")],
+    "STRING": [
+        ("''", ""),
+        ("'a'", "a"),
+        ("'ü'", "ü"),
+        ("'z'", "z"),
+        ("'\U0001f600'", "\U0001f600"),
+        ("'\uffee'", "\uffee"),
+    ],
     "BOOLEAN": [("true", True), ("false", False)],
     "DATE": [("DATE '2020-02-29'", dt.date(2020, 2, 29)), ("DATE '1969-12-31'", dt.date(1969, 12, 31))],
     "TIMESTAMP": [
@@ -67,7 +74,10 @@ def test_oracle_ranges_are_those_of_the_whole_view(type: str, spans: list[int | 
         st.integers(0, 3).map(lambda n: f"{n} < j"),
         st.sampled_from(["k IS NULL", "j IS NULL", "s > 2", "j + 1 = 2"]),
     )
-    orders = st.sampled_from(["", "k", "k DESC", "j, k", "j DESC, k DESC", "k, j DESC", "j", "s, k", "k NULLS LAST"])
+    # All of the key, so that only one order is right.
+    orders = st.sampled_from(
+        ["k, j", "k DESC, j DESC", "j, k", "j DESC, k DESC", "k, j DESC", "s, k, j", "k NULLS LAST, j"]
+    )
     with headrace.connect(engine="native") as db:
         db.sql(f"CREATE TABLE t (k {type}, j INT, v INT)")
         db.sql("CREATE MATERIALIZED VIEW v AS SELECT j, k, sum(v) AS s FROM t GROUP BY k, j")
@@ -94,18 +104,13 @@ def test_oracle_ranges_are_those_of_the_whole_view(type: str, spans: list[int | 
                 assert told(db.sql(text).rows()) == told(db.sql(f"SELECT * FROM plain{having}").rows()), text
                 total = f"SELECT count(*), sum(s) FROM {view}{where}"
                 assert db.sql(total).rows() == db.sql(f"SELECT count(*), sum(s) FROM plain{having}").rows(), total
-                if order:  # all columns break ties, so that only one answer is right
-                    for by in (order, f"{order}, k, j" if order != "j, k" else order):
-                        ended = f" ORDER BY {by}" + (f" LIMIT {limit}" if limit else "")
-                        found = db.sql(f"SELECT * FROM {view}{where}{ended}").rows()
-                        wanted = db.sql(f"SELECT * FROM plain{having}{ended}").rows()
-                        if by != order or not limit:
-                            columns = (lambda r: repr(r)) if by != order else (lambda r: repr(r[:0]))
-                            assert list(map(columns, found)) == list(map(columns, wanted)), (by, limit)
-                        assert len(found) == len(wanted)
+                ended = f" ORDER BY {order}" + (f" LIMIT {limit}" if limit else "")
+                found = db.sql(f"SELECT * FROM {view}{where}{ended}").rows()
+                wanted = db.sql(f"SELECT * FROM plain{having}{ended}").rows()
+                assert list(map(repr, found)) == list(map(repr, wanted)), (where, ended)
 
         hold()
-    assert any(spans)
+    assert any(count is not None for count in spans)
 
 
 @pytest.fixture

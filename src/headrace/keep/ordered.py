@@ -1,8 +1,8 @@
 """Groups of a state in the order of their keys: ranges of it are found without looking at the others.
 
-A group keeps its slot and its key for as long as it is there, so what was sorted once stays sorted; only new groups have
-to be put in order. That is done in *runs*, as new ones come: of two runs of about one size one is made, so there are few
-of them, and each group is sorted a logarithmic number of times.
+A group keeps its slot and its key for as long as it is there, so what was sorted once stays sorted; only new groups
+have to be put in order. That is done in *runs*, as new ones come: of two runs of about one size one is made, so there
+are few of them, and each group is sorted a logarithmic number of times.
 
 The order is Spark's: NULL comes first, NaN is the largest number, and text goes by its UTF-8 bytes.
 """
@@ -23,7 +23,7 @@ from headrace.engine.fold import Array
 from headrace.types import Type
 
 Part = tuple[Any, ...]
-"""A part of a key as Python compares it: whether it is not NULL, its value, and 0; 1 is just above it, -1 just below."""
+"""A part of a key as Python compares it: whether it is not NULL, its value, and 0; 1 is just above it, -1 below."""
 Bound = tuple[Part, ...]
 """The first parts of a key."""
 
@@ -48,7 +48,9 @@ def sortable(type: Type, array: pa.Array) -> pa.Array:
     if type.is_float:
         values = plain(array.cast(pa.float64()), np.float64) + 0.0
         bits = np.where(np.isnan(values), np.float64(np.nan), values).view(np.int64)
-        bits = np.where(np.isnan(values), np.iinfo(np.int64).max, np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits))
+        bits = np.where(
+            np.isnan(values), np.iinfo(np.int64).max, np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits)
+        )
         missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
         return pa.array(bits, pa.int64(), mask=missing)
     if type.name == "boolean":
@@ -107,9 +109,12 @@ class Ordered:
             columns.append(sortable(self._types[i], column))
         names = [f"k{i}" for i in range(len(columns))]
         order = pc.sort_indices(pa.table(columns, names=names), sort_keys=[(name, "ascending") for name in names])
-        return slots[order.to_numpy()]
+        found: Array = slots[order.to_numpy()]
+        return found
 
-    def find(self, span: Span, of: Callable[[int, int], pa.Array], take: Take, is_there: Callable[[Array], Array]) -> Array:
+    def find(
+        self, span: Span, of: Callable[[int, int], pa.Array], take: Take, is_there: Callable[[Array], Array]
+    ) -> Array:
         """The slots of a range, in order; ``of`` gives a key column of a slot, ``is_there`` says which are groups."""
 
         def parts(count: int) -> Callable[[Any], Bound]:

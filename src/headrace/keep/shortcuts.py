@@ -19,7 +19,8 @@ On the general way:
 7. *kept answer*: nothing it rests on has changed (``answers.py:Answers.rows``).
 8. *no query*: picking and naming columns of rows that are here (``table/query.py``).
 9. *lies merged*: a state filled by one bulk load is read where it lies (``answers.py:Answers.lies_merged``).
-10. *held tables*: rows of a table joined above the grouping stay in memory while it does not change (``table_rows.py``).
+10. *held tables*: rows of a table joined above the grouping stay in memory while it does not change
+   (``table_rows.py``).
 
 What each is worth ``python -m bench.shortcuts`` measures, which switches them off one by one.
 """

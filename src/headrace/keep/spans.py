@@ -1,4 +1,4 @@
-"""A read of a range of groups: those whose first key columns are equal to constants, and the next one in a range of them.
+"""A read of a range of groups: those whose first key columns are equal to constants, and the next one in a range.
 
 ``WHERE k1 = 'FRANCE' AND k2 BETWEEN 1995 AND 1997``, ``WHERE k1 = 'FRANCE'``, ``ORDER BY k1 LIMIT 10``. The state finds
 them in the order of its keys (``ordered.py``), and the query runs over those alone, with all its conditions.
