@@ -351,7 +351,7 @@ class Database:
         name = text_given(name, "the name of a table or view")
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise DataError(
-                "INVALID_LIMIT", f"{limit!r} is no number of rows", hint="give a whole number, or leave it out"
+                "INVALID_LIMIT", f"{shown(limit)} is no number of rows", hint="give a whole number, or leave it out"
             )
         with self.in_use():
             return self._result(self._by_key.get_range(name, low, high, limit, bool(reverse), version))
@@ -640,11 +640,12 @@ class Database:
         return self._inserted(target, self._loader.insert(target, rows))
 
     def _create_table_as(self, statement: s.CreateTableAs) -> str:
-        query_ = KnownQuery(s.Query(statement.query))
+        asked = s.Query(statement.query)
+        query_ = KnownQuery(asked)
         with self._runtime.tables_lock:
             if self._definer.exists(statement):
                 return f"{statement.name} exists already"
-            columns = columns_of(self.plan(query_.statement), statement.name, statement.position)
+            columns = columns_of(self.plan(asked), statement.name, statement.position)
             table = Table(statement.name, columns, keep_changes=statement.keep_changes)
             running = self._reader.ad_hoc(query_)
             if running is None:

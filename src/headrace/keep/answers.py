@@ -31,7 +31,7 @@ from headrace.engine.columns import Unfoldable
 from headrace.engine.plan_sql import quote_native
 from headrace.keep.kept import Kept, KeptState
 from headrace.keep.lookup import Lookup
-from headrace.keep.ordered import Span
+from headrace.keep.ordered import KeyRange
 from headrace.keep.resident import Resident, can_reside
 from headrace.keep.table_rows import TableRows
 from headrace.plan.nodes import Node
@@ -213,7 +213,9 @@ class Answers:
                 self._unfindable.add(state)
                 raise query.Again from None
 
-    def find_span(self, snapshot: Snapshot, kept: Kept, state: KeptState, span: Span, patient: bool) -> pa.Table | None:
+    def find_span(
+        self, snapshot: Snapshot, kept: Kept, state: KeptState, span: KeyRange, patient: bool
+    ) -> pa.Table | None:
         """The merged rows of a range of a state's keys; None if it is as well to read all of them."""
         if snapshot.is_draft:
             return None

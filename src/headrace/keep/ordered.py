@@ -29,7 +29,7 @@ Bound = tuple[Part, ...]
 
 
 @dataclass(frozen=True)
-class Span:
+class KeyRange:
     """A range of groups, in the order of some key columns."""
 
     by: tuple[int, ...]
@@ -113,7 +113,7 @@ class Ordered:
         return found
 
     def find(
-        self, span: Span, of: Callable[[int, int], pa.Array], take: Take, is_there: Callable[[Array], Array]
+        self, span: KeyRange, of: Callable[[int, int], pa.Array], take: Take, is_there: Callable[[Array], Array]
     ) -> Array:
         """The slots of a range, in order; ``of`` gives a key column of a slot, ``is_there`` says which are groups."""
 
@@ -133,7 +133,7 @@ class Ordered:
         return slots
 
 
-def _first(run: Array, span: Span, is_there: Callable[[Array], Array]) -> Array:
+def _first(run: Array, span: KeyRange, is_there: Callable[[Array], Array]) -> Array:
     """The slots of a sorted range that are groups; as many as are wanted."""
     if span.limit is None:
         return run[is_there(run)]

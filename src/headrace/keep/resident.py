@@ -39,7 +39,7 @@ from headrace.engine.columns import (
 )
 from headrace.engine.fold import Array
 from headrace.engine.key_index import KeyIndex, hashes_of
-from headrace.keep.ordered import Ordered, Span
+from headrace.keep.ordered import KeyRange, Ordered
 from headrace.plan.aggregates import moments_of
 from headrace.plan.moments import MOMENTS
 from headrace.plan.pipelines import State
@@ -156,7 +156,7 @@ class Resident:
             found = found[~self._waiting[found]]
         return self._taken(found)
 
-    def find_span(self, span: Span) -> pa.Table | None:
+    def find_span(self, span: KeyRange) -> pa.Table | None:
         """A copy of the rows of a range of keys, in their order; None if it is as well to look at all of them.
 
         To put the groups in order takes longer than to look at them: that is done when it is asked for again.

@@ -38,7 +38,7 @@ from headrace.keep.answers import Answers, Others
 from headrace.keep.inlining import inlined
 from headrace.keep.kept import Kept
 from headrace.keep.lookup import Lookup, lookup_of, shape_of
-from headrace.keep.ordered import Span
+from headrace.keep.ordered import KeyRange
 from headrace.keep.spans import span_of
 from headrace.plan.nodes import Node
 from headrace.plan.refs import StateRef
@@ -58,7 +58,7 @@ class ByState:
     over: query.Prepared
     lookup: Lookup | None
     """What the plan is, if it asks for one group by its key."""
-    span: tuple[str, Span] | None
+    span: tuple[str, KeyRange] | None
     """Else the state of whose groups it asks for a range of keys, if it does."""
 
     @staticmethod

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from headrace.keep.ordered import Part, Span, part_of
+from headrace.keep.ordered import KeyRange, Part, part_of
 from headrace.plan.exprs import Call, Column, Expr, Literal, conjuncts, substitute
 from headrace.plan.nodes import Filter, Leaf, Node, Project, Sort, Unary
 from headrace.plan.pipelines import State
@@ -64,7 +64,7 @@ class _Wanted:
         self.high.setdefault(place, []).append((*value[:2], -1 if fn == "<" else 0))
 
 
-def span_of(plan: Node, states: Mapping[str, State]) -> tuple[str, Span] | None:
+def span_of(plan: Node, states: Mapping[str, State]) -> tuple[str, KeyRange] | None:
     """The state and the range of its groups that a plan over it can use, if it is not any of them."""
     conditions: list[Expr] = []
     ordered: list[tuple[Expr, bool, bool]] = []
@@ -108,7 +108,7 @@ def _order(ordered: Sequence[tuple[Expr, bool, bool]], places: Mapping[int, int]
     return found, backwards
 
 
-def _span(wanted: _Wanted, count: int, order: tuple[list[int], bool] | None, limit: int | None) -> Span | None:
+def _span(wanted: _Wanted, count: int, order: tuple[list[int], bool] | None, limit: int | None) -> KeyRange | None:
     equal = sorted(wanted.equal)
     ranged = [*dict.fromkeys((*wanted.low, *wanted.high))]
     sorted_by = [place for place in (order[0] if order is not None else []) if place not in equal]
@@ -130,7 +130,7 @@ def _span(wanted: _Wanted, count: int, order: tuple[list[int], bool] | None, lim
     stops = limit if limit is not None and is_sorted and wanted.is_all and set(ranged) <= used else None
     if not (low or high or stops is not None):
         return None
-    return Span(by, low, high, stops, order is not None and order[1])
+    return KeyRange(by, low, high, stops, order is not None and order[1])
 
 
 def _compared(condition: Expr, places: Mapping[int, int]) -> tuple[str, int, Part] | None:
