@@ -283,3 +283,30 @@ def test_rows_of_a_version(db: Database) -> None:
             db.get("kept", (1, "a"), version=ask)  # type: ignore[arg-type]
     with pytest.raises(HeadraceError, match=r"keep_changes = '1 day'"):
         db.get("sums", ("a", 1), version=first)
+
+
+def test_a_read_in_memory_waits_for_no_sync(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees all that was acknowledged; what is committed and not yet durable it neither shows nor waits for."""
+    with headrace.connect(tmp_path / "db", engine="native") as db:
+        db.sql("CREATE TABLE t (k INT, v INT)")
+        db.sql("CREATE MATERIALIZED VIEW m AS SELECT k, sum(v) AS s FROM t GROUP BY k")
+        db.insert("t", [(1, 1)])
+        assert db.get("m", 1) == {"k": 1, "s": 1}
+        writer = db._runtime.store._writer
+        secure, committed, go_on = writer._secure, threading.Event(), threading.Event()
+
+        def slowly() -> Any:
+            committed.set()
+            assert go_on.wait(60)
+            return secure()
+
+        monkeypatch.setattr(writer, "_secure", slowly)
+        inserting = threading.Thread(target=db.insert, args=("t", [(1, 10)]))
+        inserting.start()
+        try:
+            assert committed.wait(60)
+            assert db.get("m", 1) == {"k": 1, "s": 1}
+        finally:
+            go_on.set()
+            inserting.join()
+        assert db.get("m", 1) == {"k": 1, "s": 11}
