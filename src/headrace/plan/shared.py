@@ -24,9 +24,9 @@ def same_states(new: LayeredPlan, old: LayeredPlan) -> dict[str, str]:
         known.setdefault(text, name)
     found: dict[str, str] = {}
     for state in new.states:  # lower ones first
-        text = _texts(new, found).get(state.name)
-        if text in known and known[text] not in found.values():
-            found[state.name] = known[text]
+        same = known.get(_texts(new, found).get(state.name, ""))
+        if same is not None and same not in found.values():
+            found[state.name] = same
     return found
 
 
