@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace.catalog.relation import Note, Relation, kind
+from headrace.catalog.relation import Note, Relation, kept_changes, kind
 from headrace.types import Schema
 
 FROZEN, ARRIVAL = TABLES_SEEN = ("frozen", "arrival")
@@ -32,6 +32,8 @@ class View(Relation):
     """Whether what is kept follows tables: then ``continuous`` is true, too."""
     tables: str = FROZEN
     """Which state of a table below its groupings rows of a stream see: one of :data:`TABLES_SEEN`."""
+    keep_changes: int | None = field(default=None, kw_only=True)
+    """For how many microseconds a materialized one keeps what it was."""
 
     @property
     def called(self) -> str:
@@ -51,6 +53,7 @@ class View(Relation):
             ("# kind", self.called, ""),
             ("# reads", ", ".join(self.reads), ""),
             *kept,
+            *kept_changes(self.keep_changes),
             ("# text", self.text.strip(), ""),
         ]
 
@@ -62,6 +65,7 @@ class View(Relation):
             "types": dict(self.types),
             **({"materialized": True} if self.materialized else {}),
             **({"tables": self.tables} if self.tables != FROZEN else {}),
+            **({"keep_changes": self.keep_changes} if self.keep_changes is not None else {}),
         }
 
     @classmethod
@@ -75,4 +79,5 @@ class View(Relation):
             dict(body["types"]),
             body.get("materialized", False),
             body.get("tables", FROZEN),
+            keep_changes=body.get("keep_changes"),
         )

@@ -20,6 +20,7 @@ from headrace.errors import CatalogError
 from headrace.keep.answers import Answers, Others
 from headrace.keep.compaction import Compaction
 from headrace.keep.family import FAMILIES, Family
+from headrace.keep.founding import Foundings
 from headrace.keep.home import Home
 from headrace.keep.kept import Kept, StageAbove
 from headrace.keep.sides import Sides
@@ -56,6 +57,7 @@ class Keeper:
         """Where the last insert's work for a state ran, and why there."""
         self._reopening = Lock()
         self.sides = Sides(runtime)
+        self.foundings = Foundings()
         self.compaction = Compaction(runtime, self.owner, self.answers)
 
     # Who there is
@@ -198,6 +200,11 @@ class Keeper:
         """All rows of a kept relation as of a snapshot."""
         known = self.with_below([self.get(name).relation.number])
         return self.answers.rows(snapshot, self.get(name), known, patient=patient)
+
+    def answer(self, snapshot: Snapshot, relation: Relation) -> pa.Table | None:
+        """All rows of a relation that keeps its changes, where they are no table's."""
+        kept = self.of(relation) if relation.is_kept else None
+        return None if kept is None else self.answers.own_rows(snapshot, kept)
 
 
 def _handed_on(

@@ -20,6 +20,7 @@ from headrace.engine.stage import Stage
 from headrace.engine.work import Static
 from headrace.keep.home import IN_FILE, Home
 from headrace.keep.sides import Side
+from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import State
 from headrace.plan.refs import KeptRef, TableRef
@@ -92,6 +93,10 @@ class Kept(ABC):
     """Its stages that read changes of states."""
     first: Mapping[int, pa.Table] = MappingProxyType({})
     """State rows it begins with, by state."""
+    row_key: Sequence[Column] = ()
+    """The columns of its upper plan no two rows share, if there are such."""
+    answer: KeptState | None = None
+    """The state whose rows are the relation's own, with how often each is there, if they are kept."""
 
     @property
     def name(self) -> str:

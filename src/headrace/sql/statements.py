@@ -89,6 +89,8 @@ class CreateView(Create):
     or_replace: bool = False
     tables: str | None = None
     """Which state of tables rows of a stream see: ``WITH (tables = 'arrival')``."""
+    keep_changes: int | None = None
+    """For how many microseconds: ``WITH (keep_changes = '1 day')``."""
 
 
 @dataclass(frozen=True)
@@ -463,10 +465,11 @@ class StatementReader(Cursor):
         position = self.position()
         name = self.name()
         names = tuple(column.name for column in self.names()) if self.word() == "(" else ()
-        retain, tables = view_options(with_options(self))
+        retain, tables, keep_changes = view_options(with_options(self))
         if not self.take("AS") or not self.at_query():
             self.fail("AS and a query")
-        return CreateView(name, names, self.rest_as_query(), self.written(), exists, position, retain, tables=tables)
+        query, text = self.rest_as_query(), self.written()
+        return CreateView(name, names, query, text, exists, position, retain, tables=tables, keep_changes=keep_changes)
 
     def whole_number(self, what: str) -> int:
         """The next number, which may be negative: whoever takes it says what it may be."""

@@ -16,8 +16,9 @@ from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, View
 from headrace.catalog.view import ARRIVAL, FROZEN
 from headrace.engine.analyzer import SparkAnalyzer
-from headrace.errors import NotYetSupported, SqlError, StoreError
+from headrace.errors import NotYetSupported, SqlError, StoreError, ViewRefused
 from headrace.keep.family import Family, family
+from headrace.keep.founding import Founding
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.layers import LayeredPlan
@@ -33,12 +34,12 @@ from headrace.sql.nondeterminism import refuse_nondeterministic
 from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
 from headrace.store import Snapshot, Transaction, writing
-from headrace.table import query
+from headrace.table import history, query
 from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
-from headrace.view.materialized import MaterializedView, followed
+from headrace.view.materialized import MaterializedView, followed, unfolded
 
 
 @family
@@ -53,15 +54,31 @@ class Views(Family):
         reads = reads_of(statement, catalog)
         if statement.materialized or any(catalog.get(name).is_stream for name in reads):
             refuse_nondeterministic(statement.query)  # before Spark is started to give such a function its type
+            _refuse_nondeterministic_below(statement, reads, catalog)
         tables = statement.tables or (FROZEN if statement.materialized else ARRIVAL)
         plan, schema = split_view(statement, catalog, analyzer, tables)
         if plan is not None:
             refuse_nondeterministic(statement.query)
+            _refuse_nondeterministic_below(statement, reads, catalog)
         types = dict(analyzer.answers)
         kept = plan is not None
         if not kept:
             tables = FROZEN
-        return View(statement.name, schema, statement.text, kept, reads, types, statement.materialized, tables), plan
+        keeps = statement.keep_changes
+        view = View(
+            statement.name,
+            schema,
+            statement.text,
+            kept,
+            reads,
+            types,
+            statement.materialized,
+            tables,
+            keep_changes=keeps,
+        )
+        if keeps is not None:
+            history.check_columns(schema, view.name, statement.position)
+        return view, plan
 
     def holds(self, plan: Cut) -> Sequence[str]:
         statics = isinstance(plan, SplitPlan) and plan.statics
@@ -85,16 +102,18 @@ class Views(Family):
     def plan_of(self, kept: ContinuousView) -> Cut:
         return kept.layers if isinstance(kept, MaterializedView) else kept.plan
 
+    def founding(self, keeper: Keeper, relation: Relation, plan: Cut) -> Founding | None:
+        if isinstance(plan, SplitPlan):
+            return None
+        kept = self.compiled(keeper, relation, plan)
+        assert isinstance(kept, MaterializedView)
+        return Founding(keeper.runtime, keeper.foundings, kept, kept.maintenance)
+
     @contextmanager
     def begun(self, keeper: Keeper, relation: Relation, plan: Cut) -> Iterator[Kept]:
         """Its static build sides written; those that no other view has go again if the block raises."""
+        assert isinstance(plan, SplitPlan)
         runtime = keeper.runtime
-        if isinstance(plan, LayeredPlan):
-            kept = self.compiled(keeper, relation, plan)
-            assert isinstance(kept, MaterializedView)
-            kept.first = kept.maintenance.first_rows(kept)
-            yield kept
-            return
         files: dict[str, Path] = {}
         known = keeper.build_sides() if plan.statics else set()
         others = frozenset(known)
@@ -277,6 +296,7 @@ def split_view(
 
     ``tables`` is one of :data:`~headrace.catalog.view.TABLES_SEEN`.
     """
+    catalog = unfolded(catalog) if statement.materialized else catalog
     plan, schema = plan_view(statement, catalog, analyzer)
     if statement.materialized:
         if statement.tables is not None:
@@ -290,7 +310,15 @@ def split_view(
             raise NotYetSupported(
                 "to retain groups of rows that may be taken back", position=statement.position, hint="leave retain out"
             )
-        return followed(plan, catalog, statement.position), schema
+        answer = statement.keep_changes is not None
+        return followed(plan, catalog, statement.position, answer=answer), schema
+    if statement.keep_changes is not None:
+        raise SqlError(
+            "VIEW_OPTION_UNKNOWN",
+            f"{statement.name} keeps no changes: keep_changes is for materialized views",
+            position=statement.position,
+            hint="CREATE MATERIALIZED VIEW, or leave keep_changes out",
+        )
     if streams_in(plan):
         for scan in leaves(plan):
             if isinstance(scan.ref, RelationRef) and (read := catalog.at(scan.ref.number)) is not None:
@@ -312,6 +340,23 @@ def split_view(
             hint="leave retain out, or filter by time",
         )
     return None, schema
+
+
+def _refuse_nondeterministic_below(statement: CreateView, reads: Sequence[str], catalog: Catalog) -> None:
+    """An error for what the views that it reads compute when they are queried, and gives something else each time."""
+    for relation in map(catalog.get, reads):
+        if relation.expansion is not None:
+            read = parse(relation.expansion)
+            assert isinstance(read, CreateView)
+            try:
+                refuse_nondeterministic(read.query)
+            except ViewRefused as error:
+                at = statement.position
+                raise ViewRefused(
+                    error.condition, f"{relation.name}, which it reads: {error.message}", position=at, hint=error.hint
+                ) from None
+            below = catalog.as_read_by(relation)
+            _refuse_nondeterministic_below(statement, [r.name for r in map(below.find, relation.reads) if r], below)
 
 
 def reads_of(statement: CreateView, catalog: Catalog) -> tuple[str, ...]:
