@@ -29,6 +29,7 @@ from bench import (
     ours,
     plant,
     plots,
+    point,
     refresh,
     report,
     ring,
@@ -78,6 +79,8 @@ class Sizes:
     maintained: maintain.Extent = maintain.WHOLE
     larger: float = 10.0
     """How many times as large the larger tables below materialized views are."""
+    point_groups: int = 1_000_000
+    point_seconds: float = 30.0
 
 
 QUICK = Sizes(
@@ -101,6 +104,8 @@ QUICK = Sizes(
     keyed_rows=1_000_000,
     maintained=maintain.QUICK,
     larger=2.0,
+    point_groups=100_000,
+    point_seconds=3.0,
 )
 
 
@@ -267,11 +272,17 @@ def _maintain(run: Run) -> None:
     run.pages["maintain.md"] = ("Materialized views beside recomputing", maintain_page.bars(result), sections)
 
 
+def _point(run: Run) -> None:
+    result = point.run(run.sizes.point_groups, run.sizes.point_seconds, run.say)
+    run.pages["point.md"] = ("Point reads while rows change", point.bars(result), point.page(result))
+
+
 # Latencies first: TPC-H leaves the disk busy for a while with the rows that deferred maintenance keeps.
 PARTS: dict[str, Callable[[Run], None]] = {
     "plant": _plant,
     "aim": _aim,
     "refresh": _refresh,
+    "point": _point,
     "views": _views,
     "memory": _memory,
     "sample": _sample,
