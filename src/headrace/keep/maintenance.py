@@ -90,6 +90,7 @@ def compiled(
 ) -> list[LookedUp]:
     """What a change of some tables does."""
     small = _small(runtime, snapshot, plan, changed)
+    small |= {StateRef(state.name) for state in plan.states if not state.keys}  # they have one row
 
     def is_few(leaf: Leaf) -> bool:
         return isinstance(leaf.ref, GivenRef) or leaf.ref in small
@@ -375,10 +376,10 @@ class Maintenance:
 
     def _prepared(self, step: LookedUp) -> _Step:
         lookups = tuple((one, query.Prepared(self._runtime, one.keys, again=True)) for one in step.lookups)
-        reads_states = any(isinstance(leaf.ref, StateRef) for leaf in step.scanned)
         rest = query.Prepared(self._runtime, step.rest, again=True)
-        changes = {leaf.ref for plan in (rest, *(keys for _, keys in lookups)) for leaf in plan.scans}
-        return _Step(step.state, rest, lookups, frozenset(changes & self._changes), reads_states)
+        read = {leaf.ref for plan in (rest, *(keys for _, keys in lookups)) for leaf in plan.scans}
+        reads_states = any(isinstance(ref, StateRef) for ref in read)
+        return _Step(step.state, rest, lookups, frozenset(read & self._changes), reads_states)
 
 
 def _cancels(rows: pa.Table) -> bool:

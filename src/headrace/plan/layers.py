@@ -34,6 +34,7 @@ from headrace.plan.nodes import (
     Repeat,
     Sort,
     UnionAll,
+    Window,
     leaves,
     map_children,
     rewrite_plan,
@@ -107,10 +108,15 @@ class LayeredPlan:
     def first_steps(self) -> list[Step]:
         """What states begin with, in order: of all rows that there are."""
         found = []
+        single = {state.name for state in self.states if not state.keys}
         for one in self.inputs:
             weight = Column.fresh(WEIGHT, BIGINT)
             every = Project(one.rows, (*((c, c) for c in one.rows.output), (weight, Literal(BIGINT, 1))))
-            found += [Step(p.state, _over(p.plan, one.name, Delta(every, weight))) for p in one.pipelines]
+            for pipeline in one.pipelines:
+                rows = _over(pipeline.plan, one.name, Delta(every, weight))
+                if pipeline.state in single and isinstance(rows, Filter):
+                    rows = rows.child  # one of nothing but zeros: a state without keys has a row, also of no rows
+                found.append(Step(pipeline.state, rows))
         return found
 
     def as_split(self) -> SplitPlan:
@@ -199,13 +205,17 @@ class _Layering:
 
 
 def _body(root: Node) -> Node:
-    """What lies below that which sorts, filters and computes of an answer's rows."""
-    node = root
-    while isinstance(node, Project | Sort | Filter):
+    """What lies below that which sorts, filters and computes of an answer's rows.
+
+    So does a window of all rows: it is computed when it is read, not at each change.
+    """
+    node = top = root
+    while isinstance(node, Project | Sort | Filter) or (isinstance(node, Window) and not node.partition):
+        top = node.child if isinstance(node, Window) else top
         node = node.child
     if isinstance(node, Aggregate):
         return node
-    node = root  # filters stay with rows that are not grouped: fewer are kept
+    node = top  # filters stay with rows that are not grouped: fewer are kept
     while isinstance(node, Sort) or (isinstance(node, Project) and _sorts(node)):
         node = node.child
     return node

@@ -16,7 +16,7 @@ from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, View
 from headrace.catalog.view import ARRIVAL, FROZEN
 from headrace.engine.analyzer import SparkAnalyzer
-from headrace.errors import NotYetSupported, SqlError, StoreError
+from headrace.errors import NotYetSupported, SqlError, StoreError, ViewRefused
 from headrace.keep.family import Family, family
 from headrace.keep.founding import Founding
 from headrace.keep.keeper import Keeper
@@ -27,6 +27,7 @@ from headrace.plan.pipelines import SplitPlan
 from headrace.plan.refs import RelationRef
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
+from headrace.plan.shared import same_states
 from headrace.plan.split import split
 from headrace.runtime import Runtime
 from headrace.sql.binder import Binder
@@ -39,7 +40,7 @@ from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
-from headrace.view.materialized import MaterializedView, followed
+from headrace.view.materialized import MaterializedView, followed, unfolded
 
 
 @family
@@ -54,10 +55,12 @@ class Views(Family):
         reads = reads_of(statement, catalog)
         if statement.materialized or any(catalog.get(name).is_stream for name in reads):
             refuse_nondeterministic(statement.query)  # before Spark is started to give such a function its type
+            _refuse_nondeterministic_below(statement, reads, catalog)
         tables = statement.tables or (FROZEN if statement.materialized else ARRIVAL)
         plan, schema = split_view(statement, catalog, analyzer, tables)
         if plan is not None:
             refuse_nondeterministic(statement.query)
+            _refuse_nondeterministic_below(statement, reads, catalog)
         types = dict(analyzer.answers)
         kept = plan is not None
         if not kept:
@@ -95,17 +98,27 @@ class Views(Family):
         view, plan = self.defined(keeper, statement, keeper.runtime.analyzer())
         if plan is None:
             return [f"View {view.name}: an ordinary view, computed when it is queried"]
-        return explained(keeper.runtime, view, plan)
+        old = keeper.runtime.catalog.find(view.name) if statement.or_replace else None
+        return explained(keeper.runtime, view, plan, self.inherited(keeper, old, plan) if old is not None else ())
 
     def plan_of(self, kept: ContinuousView) -> Cut:
         return kept.layers if isinstance(kept, MaterializedView) else kept.plan
+
+    def inherited(self, keeper: Keeper, old: Relation, plan: Cut) -> Mapping[str, int]:
+        """The references of states that both compute."""
+        before = keeper.of(old) if old.is_kept else None
+        if not isinstance(before, MaterializedView) or isinstance(plan, SplitPlan):
+            return {}
+        return {name: old.owns[same] for name, same in same_states(plan, before.layers).items()}
 
     def founding(self, keeper: Keeper, relation: Relation, plan: Cut) -> Founding | None:
         if isinstance(plan, SplitPlan):
             return None
         kept = self.compiled(keeper, relation, plan)
         assert isinstance(kept, MaterializedView)
-        return Founding(keeper.runtime, keeper.foundings, kept, kept.maintenance)
+        olds = {state.ref: owner for state in kept.states if (owner := keeper.owner(state.ref)) is not None}
+        inherited = {ref: owner for ref, owner in olds.items() if owner.relation is not relation}
+        return Founding(keeper.runtime, keeper.foundings, kept, kept.maintenance, inherited)
 
     @contextmanager
     def begun(self, keeper: Keeper, relation: Relation, plan: Cut) -> Iterator[Kept]:
@@ -294,6 +307,7 @@ def split_view(
 
     ``tables`` is one of :data:`~headrace.catalog.view.TABLES_SEEN`.
     """
+    catalog = unfolded(catalog) if statement.materialized else catalog
     plan, schema = plan_view(statement, catalog, analyzer)
     if statement.materialized:
         if statement.tables is not None:
@@ -337,6 +351,23 @@ def split_view(
             hint="leave retain out, or filter by time",
         )
     return None, schema
+
+
+def _refuse_nondeterministic_below(statement: CreateView, reads: Sequence[str], catalog: Catalog) -> None:
+    """An error for what the views that it reads compute when they are queried, and gives something else each time."""
+    for relation in map(catalog.get, reads):
+        if relation.expansion is not None:
+            read = parse(relation.expansion)
+            assert isinstance(read, CreateView)
+            try:
+                refuse_nondeterministic(read.query)
+            except ViewRefused as error:
+                at = statement.position
+                raise ViewRefused(
+                    error.condition, f"{relation.name}, which it reads: {error.message}", position=at, hint=error.hint
+                ) from None
+            below = catalog.as_read_by(relation)
+            _refuse_nondeterministic_below(statement, [r.name for r in map(below.find, relation.reads) if r], below)
 
 
 def reads_of(statement: CreateView, catalog: Catalog) -> tuple[str, ...]:
