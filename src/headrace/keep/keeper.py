@@ -21,7 +21,8 @@ from headrace.keep.answers import Answers, Others
 from headrace.keep.compaction import Compaction
 from headrace.keep.family import FAMILIES, Family
 from headrace.keep.home import Home
-from headrace.keep.kept import Kept, StageAbove
+from headrace.keep.kept import Kept, Renewal, StageAbove
+from headrace.keep.refreshes import Refreshes
 from headrace.keep.sides import Sides
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
@@ -57,6 +58,7 @@ class Keeper:
         self._reopening = Lock()
         self.sides = Sides(runtime)
         self.compaction = Compaction(runtime, self.owner, self.answers)
+        self.refreshes = Refreshes()
 
     # Who there is
 
@@ -183,6 +185,15 @@ class Keeper:
         for _, admission in admissions:
             admission.settle(tx)
         return Added({kept.name: a.late for kept, a in admissions if a.late}, filled, above)
+
+    def renew(self, tx: Transaction, kept: Kept, renewal: Renewal) -> Added:
+        """Have the states of a relation be what changes of its tables make of them, in a commit."""
+        if not renewal.is_whole:
+            return self.add(tx, [kept], {state: [rows] for state, rows in renewal.rows.items()})
+        for state in kept.states:
+            rows = renewal.rows.get(state.ref, state.schema.empty_table())
+            state.home.rewrite(tx, state.ref, rows, altered=True)
+        return NOTHING_ADDED
 
     def after(self, rows: StateRows, added: Added) -> None:
         """Merge what is due, now that an insert has added these state rows."""

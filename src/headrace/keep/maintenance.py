@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from headrace.engine.key_index import Newer
 from headrace.keep.answers import Answers
 from headrace.keep.kept import Kept
 from headrace.plan.delta import change_ref
+from headrace.plan.delta.changes import Time
 from headrace.plan.layers import LayeredPlan
 from headrace.plan.lookups import Lookup, looked_up
 from headrace.plan.nodes import Leaf, Node
@@ -41,6 +43,9 @@ FEW = 1_024
 """Rows of a table that is rather scanned."""
 MANY = 8
 """A scan takes no longer than to find one row of so many by key."""
+
+
+NO_CHANGES: Mapping[Ref, pa.Table] = MappingProxyType({})
 
 
 @dataclass
@@ -63,24 +68,38 @@ class LookedUp:
     """Leaves of tables and states that are read whole, though they are not small."""
 
 
+def weighted(rows: pa.Table, weight: int) -> pa.Table:
+    """Rows that all came, or all went."""
+    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
+
+
 def tables_of(plan: LayeredPlan) -> list[TableRef]:
     """The tables a layered plan follows."""
     found = (leaf.ref for one in plan.inputs for leaf in leaves_of(one.rows))
     return list(dict.fromkeys(ref for ref in found if isinstance(ref, TableRef)))
 
 
-def compiled(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref]) -> list[LookedUp]:
-    """What a change of some tables does."""
-    small = _small(runtime, snapshot, plan, changed)
+def compiled(
+    runtime: Runtime,
+    snapshot: Snapshot,
+    plan: LayeredPlan,
+    changed: Collection[Ref],
+    lie: Time = "before",
+    *,
+    whatever_size: bool = False,
+) -> list[LookedUp]:
+    """What a change of some tables does, which lie as they were or are; as if tables were large, if told so."""
+    small = frozenset[Ref]() if whatever_size else _small(runtime, snapshot, plan, changed)
 
     def is_few(leaf: Leaf) -> bool:
         return isinstance(leaf.ref, GivenRef) or leaf.ref in small
 
+    single = {StateRef(state.name) for state in plan.states if not state.keys}  # they have one row
     found = []
-    for step in plan.steps(changed):
+    for step in plan.steps(changed, lie):
         rest, lookups = looked_up(step.rows, is_few, _findable)
         scanned = (leaf for tree in (rest, *(one.keys for one in lookups)) for leaf in leaves_of(tree))
-        left = tuple(leaf for leaf in scanned if not is_few(leaf))
+        left = tuple(leaf for leaf in scanned if not is_few(leaf) and leaf.ref not in single)
         found.append(LookedUp(step.state, tuple(lookups), rest, left))
     return found
 
@@ -119,6 +138,8 @@ class _Step:
     lookups: tuple[tuple[Lookup, query.Prepared], ...]
     reads_states: bool
     """Whether it reads some state whole."""
+    scanned: tuple[Ref, ...]
+    """What it reads whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +168,7 @@ class Maintenance:
         self._runtime = runtime
         self._answers = answers
         self._plan = plan
-        self._compiled: dict[frozenset[Ref], _Steps] = {}
+        self._compiled: dict[tuple[Time, frozenset[Ref]], _Steps] = {}
         self.tables: Mapping[int, TableRef] = {ref.number: ref for ref in tables_of(plan)}
         self._read_above = {leaf.ref for one in plan.inputs for leaf in leaves_of(one.rows, StateRef)}
         self.read = RowsRead()
@@ -156,27 +177,55 @@ class Maintenance:
         """The rows that changes of tables, which have weights, add to states. Hold ``tables_lock``."""
         while True:
             with self._runtime.store.read() as snapshot, suppress(query.Again):
-                return self._run(snapshot, kept, changes)
+                return self.rows_of(snapshot, kept, changes, "before")
 
-    def first_rows(self, kept: Kept) -> dict[int, pa.Table]:
-        """The rows that states begin with: of all rows that tables have."""
-        found: dict[str, pa.Table] = {}
+    def first_rows(self, kept: Kept, changes: Mapping[Ref, pa.Table] = NO_CHANGES) -> dict[int, pa.Table]:
+        """The rows that states begin with: of all rows that tables have, or will have when these changes are in."""
         while True:
             with self._runtime.store.read() as snapshot, suppress(query.Again):
-                for step in self._plan.first_steps():
-                    if step.state not in found:
-                        given: dict[Ref, pa.Table] = {StateRef(name): rows for name, rows in found.items()}
-                        leaves = query.Leaves(given, {})
-                        rows = query.run(self._runtime, snapshot, query.Prepared(self._runtime, step.rows), leaves)
-                        found[step.state] = rows.cast(kept.by_name[step.state].schema)
-                return {kept.by_name[name].ref: rows for name, rows in found.items()}
+                return self.rows_anew(snapshot, kept, changes)
+
+    def rows_anew(
+        self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table] = NO_CHANGES
+    ) -> dict[int, pa.Table]:
+        """The same in a snapshot. Raises :class:`~headrace.table.query.Again`."""
+        found = self._named_anew(snapshot, kept, changes)
+        return {kept.by_name[name].ref: rows for name, rows in found.items()}
+
+    def _named_anew(self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table]) -> dict[str, pa.Table]:
+        found: dict[str, pa.Table] = {}
+        changed: dict[Ref, pa.Table] = {change_ref(ref): rows for ref, rows in changes.items()}
+        for step in self._plan.first_steps(changes.keys()):
+            if step.state not in found:
+                given: dict[Ref, pa.Table] = {StateRef(name): rows for name, rows in found.items()}
+                leaves = query.Leaves({**given, **changed}, {})
+                rows = query.run(self._runtime, snapshot, query.Prepared(self._runtime, step.rows), leaves)
+                found[step.state] = rows.cast(kept.by_name[step.state].schema)
+        return found
+
+    def answer_anew(self, snapshot: Snapshot, kept: Kept) -> pa.Table:
+        """The relation's rows, computed from what its tables have in a snapshot; its states are not looked at."""
+        states: dict[Ref, pa.Table] = {
+            StateRef(name): snapshot.query(kept.by_name[name].merge("__rows"), __rows=rows)
+            for name, rows in self._named_anew(snapshot, kept, NO_CHANGES).items()
+        }
+        assert kept.upper is not None
+        return query.run(self._runtime, snapshot, kept.upper, query.Leaves(states, {}))
+
+    def fields(self, table: TableRef) -> set[str]:
+        """The columns of a table that the plan reads."""
+        return {f for one in self._plan.inputs for leaf in leaves_of(one.rows) if leaf.ref == table for f in leaf.fields}
 
     # One change
 
-    def _run(self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table]) -> dict[int, pa.Table]:
+    def rows_of(
+        self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table], lie: Time
+    ) -> dict[int, pa.Table]:
+        """The rows that changes add to states, where the changed tables lie in a snapshot as they were, or as they are
+        now. Raises :class:`~headrace.table.query.Again`."""
         given = _Given({change_ref(ref): rows for ref, rows in changes.items()})
         added: dict[int, pa.Table] = {}
-        for step in self._steps(snapshot, changes.keys()):
+        for step in self._steps(snapshot, changes.keys(), lie):
             rows = self._step(snapshot, kept, step, given)
             if rows.num_rows:
                 state = kept.by_name[step.state]
@@ -248,16 +297,19 @@ class Maintenance:
 
     # Compiling
 
-    def _steps(self, snapshot: Snapshot, changed: Collection[Ref]) -> Sequence[_Step]:
-        key = frozenset(changed)
-        small = _small(self._runtime, snapshot, self._plan, key)
+    def _steps(self, snapshot: Snapshot, changed: Collection[Ref], lie: Time) -> Sequence[_Step]:
+        refs = frozenset(changed)
+        key = lie, refs
+        small = _small(self._runtime, snapshot, self._plan, refs)
         found = self._compiled.get(key)
         if found is None or found.small != small:
-            steps = compiled(self._runtime, snapshot, self._plan, key)
+            steps = compiled(self._runtime, snapshot, self._plan, refs, lie)
             found = self._compiled[key] = _Steps(tuple(map(self._prepared, steps)), small)
         return found.steps
 
     def _prepared(self, step: LookedUp) -> _Step:
         lookups = tuple((one, query.Prepared(self._runtime, one.keys)) for one in step.lookups)
-        reads_states = any(isinstance(leaf.ref, StateRef) for leaf in step.scanned)
-        return _Step(step.state, query.Prepared(self._runtime, step.rest), lookups, reads_states)
+        trees = (step.rest, *(one.keys for one in step.lookups))
+        reads_states = any(leaves_of(tree, StateRef) for tree in trees)
+        scanned = tuple(dict.fromkeys(leaf.ref for leaf in step.scanned))
+        return _Step(step.state, query.Prepared(self._runtime, step.rest), lookups, reads_states, scanned)

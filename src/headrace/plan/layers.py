@@ -70,9 +70,10 @@ class LayeredPlan:
     """Lower ones first."""
     upper: Node
 
-    def steps(self, changed: Collection[Ref]) -> list[Step]:
-        """What a change of some tables does to states, in order; ``changed`` lie as they were before."""
-        times: dict[Ref, Time] = dict.fromkeys(changed, "before")
+    def steps(self, changed: Collection[Ref], lie: Time = "before") -> list[Step]:
+        """What a change of some tables does to states, in order; ``changed`` lie as they were before, or as they are
+        now. States lie as they were."""
+        times: dict[Ref, Time] = dict.fromkeys(changed, lie)
         found: list[Step] = []
         for one in self.inputs:
             delta = Deltas(times).of(one.rows)
@@ -83,12 +84,15 @@ class LayeredPlan:
             times |= {StateRef(pipeline.state): "before" for pipeline in one.pipelines}
         return found
 
-    def first_steps(self) -> list[Step]:
-        """What states begin with, in order: of all rows that there are."""
+    def first_steps(self, changed: Collection[Ref] = ()) -> list[Step]:
+        """What states begin with, in order: of all rows that there are, once tables are ``changed`` that lie as they
+        were before."""
         found = []
+        deltas = Deltas(dict.fromkeys(changed, "before"))
         for one in self.inputs:
             weight = Column.fresh(WEIGHT, BIGINT)
-            every = Project(one.rows, (*((c, c) for c in one.rows.output), (weight, Literal(BIGINT, 1))))
+            rows = deltas.at(one.rows, "now") if changed else one.rows
+            every = Project(rows, (*((c, c) for c in rows.output), (weight, Literal(BIGINT, 1))))
             found += [Step(p.state, _over(p.plan, one.name, Delta(every, weight))) for p in one.pipelines]
         return found
 

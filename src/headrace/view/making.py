@@ -14,6 +14,7 @@ from sqlglot import exp
 from headrace.base.parquet_files import write_parquet
 from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, View
+from headrace.catalog.refreshing import Refreshing
 from headrace.catalog.view import ARRIVAL, FROZEN
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import NotYetSupported, SqlError, StoreError
@@ -38,7 +39,7 @@ from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
-from headrace.view.materialized import MaterializedView, followed
+from headrace.view.materialized import STANDING, MaterializedView, followed, require_policy
 
 
 @family
@@ -61,11 +62,18 @@ class Views(Family):
         kept = plan is not None
         if not kept:
             tables = FROZEN
-        return View(statement.name, schema, statement.text, kept, reads, types, statement.materialized, tables), plan
+        refreshing = statement.refreshing.over(Refreshing(), is_new=True)
+        if isinstance(plan, LayeredPlan):
+            require_policy(keeper.runtime, refreshing, plan, statement.name, statement.refreshing.position)
+        view = View(
+            statement.name, schema, statement.text, kept, reads, types, statement.materialized, tables, refreshing
+        )
+        return view, plan
 
     def holds(self, plan: Cut) -> Sequence[str]:
         statics = isinstance(plan, SplitPlan) and plan.statics
-        return [*(state.name for state in plan.states), *([STATICS] if statics else [])]
+        stands = isinstance(plan, LayeredPlan)
+        return [*(state.name for state in plan.states), *([STATICS] if statics else []), *([STANDING] if stands else [])]
 
     def compiled(self, keeper: Keeper, relation: Relation, plan: Cut) -> ContinuousView:
         return self._compiled(keeper, relation, plan, {})

@@ -1,42 +1,110 @@
-"""Materialized views: what is kept follows the changes of tables, in the commits that make them.
+"""Materialized views: what is kept follows the changes of tables.
 
 The view's plan is cut into layers of states (``plan/layers.py``). Each change of a table below it becomes changes of
-these, through the plan of the change and the shared indexes (``keep/maintenance.py``), before the commit; the rows are
-added in the commit. So every epoch shows the view as its query would be over that epoch's tables.
+these, through the plan of the change and the shared indexes (``keep/maintenance.py``). With strategy IN that is done
+before the commit that changes the table, and the rows are added in it, so every epoch shows the view as its query would
+be over that epoch's tables. Other strategies do it later, of the net of several commits (``keep/deferral.py``): their
+states are those of an epoch, and the view knows of which (``keep/standing.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Relation, View
-from headrace.errors import NotYetSupported, Position
-from headrace.keep.answers import Answers
-from headrace.keep.maintenance import Maintenance
+from headrace.catalog import Catalog, Note, Relation, View
+from headrace.catalog.refreshing import FULL, INCREMENTAL, STRICT, Refreshing
+from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.keep.answers import Answers, Evaluation
+from headrace.keep.kept import Renewal
+from headrace.keep.maintenance import Maintenance, compiled, tables_of, weighted
+from headrace.keep.standing import Standings
 from headrace.plan.exprs import Agg
 from headrace.plan.layers import LayeredPlan, layered
 from headrace.plan.nodes import Aggregate, Draw, Node, SparkSql, leaves, streams_in, walk_plan
 from headrace.plan.refs import Ref, TableRef
 from headrace.runtime import Runtime
+from headrace.store import Snapshot, Transaction
+from headrace.store.reading import Reading
+from headrace.table import history
 from headrace.view.continuous import ContinuousView
+
+
+STANDING = "standing"
+"""What a view owns beside its states: where it stands."""
 
 
 class MaterializedView(ContinuousView):
     """A plan over tables, kept in layers."""
 
+    standing: Standings
+
     def __init__(self, view: View, plan: LayeredPlan, runtime: Runtime, answers: Answers) -> None:
         super().__init__(view, plan.as_split(), {}, runtime.settings.time_zone)
         self.layers = plan
         self.maintenance = Maintenance(runtime, answers, plan)
+        self.refreshing = view.refreshing
+        self.standing = Standings(view.owns[STANDING])
+        self._runtime = runtime
+
+    def found(self, tx: Transaction) -> None:
+        super().found(tx)
+        self.standing.begin(tx)
 
     def follows(self, source: Relation) -> bool:
         return source.number in self.maintenance.tables
 
-    def changed(self, changes: Mapping[int, pa.Table]) -> Mapping[int, pa.Table]:
+    @property
+    def tables_followed(self) -> Collection[int]:
+        return self.maintenance.tables.keys()
+
+    def lags(self, reading: Reading) -> bool:
+        if not self.refreshing.is_deferred:
+            return False
+        epoch = self.standing.of(reading).epoch
+        return any(reading.last_change(number) > epoch for number in self.maintenance.tables)
+
+    def changed(self, changes: Mapping[int, pa.Table], *, anew: bool = False) -> Renewal:
         given: dict[Ref, pa.Table] = {self.maintenance.tables[number]: rows for number, rows in changes.items()}
-        return self.maintenance.state_rows(self, given)
+        count = sum(rows.num_rows for rows in given.values())
+        if anew or self.refreshing.policy == FULL:
+            return Renewal(self.maintenance.first_rows(self, given), True, count)
+        return Renewal(self.maintenance.state_rows(self, given), False, count)
+
+    def renewed(self, snapshot: Snapshot, *, anew: bool = False) -> Renewal:
+        if anew or not self.refreshing.follows_log or self.refreshing.policy == FULL:
+            return Renewal(self.maintenance.rows_anew(snapshot, self), True)
+        changes = self._changes(snapshot, self.standing.of(snapshot).epoch)
+        count = sum(rows.num_rows for rows in changes.values())
+        return Renewal(self.maintenance.rows_of(snapshot, self, changes, "now"), False, count)
+
+    def _changes(self, snapshot: Snapshot, since: int) -> dict[Ref, pa.Table]:
+        """The net changes of its tables after an epoch; tables without any are left out."""
+        found: dict[Ref, pa.Table] = {}
+        for number, ref in self.maintenance.tables.items():
+            table = self._runtime.catalog.table_at(number)
+            if table is not None and snapshot.last_change(number) > since:
+                fields = self.maintenance.fields(ref) or {table.columns[0].name}
+                came, went = history.net(snapshot, table, since, fields)
+                if came.num_rows or went.num_rows:
+                    found[ref] = pa.concat_tables([weighted(came, 1), weighted(went, -1)])
+        return found
+
+    def evaluate(self, given: Evaluation) -> pa.Table:
+        if given.snapshot.is_draft and self.lags(given.snapshot):
+            return self.maintenance.answer_anew(given.snapshot, self)  # of an epoch that may come to nothing
+        return super().evaluate(given)
+
+    def notes(self, snapshot: Snapshot, rows: Callable[[], pa.Table]) -> list[Note]:
+        found = super().notes(snapshot, rows)
+        stands = self.standing.of(snapshot)
+        if self.refreshing.is_deferred:
+            behind = "tables have changed since" if self.lags(snapshot) else "as new as its tables"
+            found.append(("# as of epoch", str(stands.epoch), f"{history.time_text(stands.moment)}; {behind}"))
+        if stands.failed:
+            found.append(("# failed", f"at epoch {stands.failed}", f"{stands.condition}: {stands.error}"))
+        return found
 
 
 def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
@@ -62,6 +130,38 @@ def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
     for node in walk_plan(plan):
         _check(node, position)
     return _checked(layered(plan), position)
+
+
+def require_policy(
+    runtime: Runtime, refreshing: Refreshing, plan: LayeredPlan, name: str, position: Position | None
+) -> None:
+    """An error that says what is not found through indexes, unless the policy allows it; tables may grow."""
+    if refreshing.policy not in (INCREMENTAL, STRICT):
+        return
+    with runtime.store.read() as snapshot:
+        reasons = not_incremental(runtime, snapshot, plan)
+    tables = tables_of(plan)
+    if not reasons or (refreshing.policy == INCREMENTAL and len(reasons) < len(tables)):
+        return
+    listed = "; ".join(f"each change of {table} reads all of {', '.join(read)}" for table, read in reasons.items())
+    raise SqlError(
+        "MATERIALIZED_VIEW_NOT_INCREMENTAL",
+        f"{name} cannot have REFRESH POLICY {refreshing.policy}: {listed}",
+        position=position,
+        hint="EXPLAIN CREATE MATERIALIZED VIEW shows its steps; REFRESH POLICY AUTO takes any query",
+    )
+
+
+def not_incremental(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan) -> dict[str, list[str]]:
+    """What a change of each table reads whole, however large that is; tables whose changes read nothing whole are left
+    out."""
+    found: dict[str, list[str]] = {}
+    for ref in tables_of(plan):
+        steps = compiled(runtime, snapshot, plan, [ref], whatever_size=True)
+        read = list(dict.fromkeys(leaf.relation for step in steps for leaf in step.scanned))
+        if read:
+            found[ref.name] = read
+    return found
 
 
 def _check(node: Node, position: Position) -> None:
