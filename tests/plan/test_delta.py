@@ -67,6 +67,7 @@ QUERIES = [
     "SELECT g FROM a EXCEPT SELECT g FROM b",
     "SELECT g FROM a INTERSECT SELECT g FROM c",
     "WITH n AS (SELECT g, sum(v) AS s FROM a GROUP BY g) SELECT x.g, y.s FROM n AS x JOIN n AS y ON x.s = y.s",
+    "WITH n AS (SELECT a.id, b.w FROM a JOIN b ON a.id = b.id) SELECT x.id, y.w FROM n AS x JOIN n AS y ON x.w = y.id",
     "SELECT * FROM (SELECT id, v FROM a ORDER BY v DESC, id LIMIT 3) WHERE v > 0",
     "SELECT g, count(*) FROM (SELECT * FROM b ORDER BY w LIMIT 4) GROUP BY g",
 ]

@@ -34,6 +34,11 @@ MORE = [
     "SELECT a.id, a.v FROM a WHERE a.id IN (SELECT id FROM b GROUP BY id HAVING sum(w) > 1)",
     "SELECT g, v, sum(m), min(id) FROM a GROUP BY CUBE (g, v)",
     "SELECT DISTINCT v FROM (SELECT g, v FROM a UNION SELECT g, v FROM c)",
+    "SELECT a.id, t.s FROM a JOIN (SELECT g, sum(x) AS s FROM b GROUP BY g) AS t ON a.g = t.g",
+    "SELECT s, count(*), sum(s) FROM (SELECT g, avg(x) AS s FROM b GROUP BY g) GROUP BY s",
+    "SELECT id FROM b WHERE x < (SELECT avg(x) FROM b)",
+    "SELECT g, avg(s) FROM (SELECT g, id, sum(x) AS s FROM b GROUP BY g, id) AS t JOIN a USING (id, g) GROUP BY g",
+    "SELECT a.id, l.w FROM a JOIN (SELECT id, w FROM b ORDER BY w DESC LIMIT 3) AS l ON a.id = l.id",
 ]
 
 

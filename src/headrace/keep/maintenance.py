@@ -29,8 +29,9 @@ from headrace.plan.delta import change_ref
 from headrace.plan.delta.changes import Time
 from headrace.plan.layers import LayeredPlan
 from headrace.plan.lookups import Lookup, looked_up
-from headrace.plan.nodes import Leaf, Node
+from headrace.plan.nodes import Leaf, Node, SparkSql, walk_plan
 from headrace.plan.nodes import leaves as leaves_of
+from headrace.plan.reasons import Reason, only_spark, reason_of
 from headrace.plan.refs import GivenRef, Ref, StateRef, TableRef
 from headrace.plan.signed import WEIGHT
 from headrace.runtime import Runtime
@@ -67,6 +68,15 @@ class LookedUp:
     scanned: tuple[Leaf, ...]
     """Leaves of tables and states that are read whole, though they are not small."""
 
+    @property
+    def reasons(self) -> list[Reason]:
+        """Why it reads more than the change leads to."""
+        trees = (self.rest, *(one.keys for one in self.lookups))
+        nodes = [node for tree in trees for node in walk_plan(tree)]
+        found = [only_spark(node.reason) for node in nodes if isinstance(node, SparkSql)]
+        whole = [leaf for leaf in self.scanned if leaf.ref != StateRef(self.state)] or self.scanned
+        return [*found, *(reason_of(tree, leaf) for leaf in whole for tree in trees if leaf in leaves_of(tree))]
+
 
 def weighted(rows: pa.Table, weight: int) -> pa.Table:
     """Rows that all came, or all went."""
@@ -102,6 +112,28 @@ def compiled(
         left = tuple(leaf for leaf in scanned if not is_few(leaf) and leaf.ref not in single)
         found.append(LookedUp(step.state, tuple(lookups), rest, left))
     return found
+
+
+def why_not(
+    runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref], *, whatever_size: bool = False
+) -> list[Reason]:
+    """Why the work of a change of some tables does not follow it: none if it is incremental."""
+    steps = compiled(runtime, snapshot, plan, changed, whatever_size=whatever_size)
+    return list(dict.fromkeys(reason for step in steps for reason in step.reasons))
+
+
+def reasons_of(
+    runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, *, whatever_size: bool = False
+) -> Mapping[str, Sequence[Reason]]:
+    """Why a plan is not incremental: by the names of what changes there, and by the empty name what a query leaves to
+    chance.
+
+    Empty if everything is: INCREMENTAL STRICT takes nothing else, ``whatever_size`` tables have today.
+    """
+    found = {
+        ref.name: why_not(runtime, snapshot, plan, [ref], whatever_size=whatever_size) for ref in tables_of(plan)
+    }
+    return {name: reasons for name, reasons in (found | {"": list(plan.order)}).items() if reasons}
 
 
 def _small(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref]) -> frozenset[Ref]:

@@ -7,6 +7,9 @@ are found by ``plan/delta/``, and are taken up by the state as a stream's rows a
     tables ─ input ─ delta ─▶ state ─ finals ─ input ─ delta ─▶ state ─ upper ─▶ answer
              └──────────── each change of a table ───────────────┘      └─ each query ─┘
 
+A node in between that may not give the same rows twice (``delta/touched.py:is_inexact``) is a layer, too: its state has
+the rows it *emitted*, and its change is what it gives now without those.
+
 At the top stands the grouping that gives the answer, whatever its aggregates; what sorts, filters and computes of its
 groups is left to queries. A plan that has none there keeps its rows themselves, with how often each is there. Other
 groupings in between, and whatever else has no state, are run again for the keys that a change touches.
@@ -20,6 +23,7 @@ from dataclasses import dataclass, replace
 from headrace.plan.aggregates import is_mergeable
 from headrace.plan.delta import Delta, Deltas
 from headrace.plan.delta.changes import Time
+from headrace.plan.delta.touched import again, is_inexact, settled
 from headrace.plan.exprs import Agg, Column, Expr, Literal
 from headrace.plan.nodes import (
     Aggregate,
@@ -32,9 +36,11 @@ from headrace.plan.nodes import (
     UnionAll,
     leaves,
     map_children,
+    rewrite_plan,
     walk_plan,
 )
 from headrace.plan.pipelines import SplitPlan, State, StreamPipeline
+from headrace.plan.reasons import Reason, of_order
 from headrace.plan.refs import ChangeRef, Ref, StateRef, TableRef
 from headrace.plan.signed import WEIGHT
 from headrace.plan.split import split
@@ -50,6 +56,14 @@ class Input:
     rows: Node
     """Over tables, and over states of lower layers."""
     pipelines: tuple[StreamPipeline, ...]
+    emitted: tuple[Node, Column] | None = None
+    """The rows as they are in their own state, and how often each is there, if they are not an exact function of what
+    they are of."""
+
+    def delta(self, times: Mapping[Ref, Time]) -> Delta | None:
+        """How they change when some references have changed, and lie so."""
+        deltas = Deltas(times)
+        return deltas.of(self.rows) if self.emitted is None else again(deltas, self.rows, *self.emitted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +83,8 @@ class LayeredPlan:
     inputs: tuple[Input, ...]
     """Lower ones first."""
     upper: Node
+    order: tuple[Reason, ...] = ()
+    """Whether some LIMIT leaves it open which rows it takes."""
 
     def steps(self, changed: Collection[Ref], lie: Time = "before") -> list[Step]:
         """What a change of some tables does to states, in order; ``changed`` lie as they were before, or as they are
@@ -76,7 +92,7 @@ class LayeredPlan:
         times: dict[Ref, Time] = dict.fromkeys(changed, lie)
         found: list[Step] = []
         for one in self.inputs:
-            delta = Deltas(times).of(one.rows)
+            delta = one.delta(times)
             if delta is None:
                 continue
             for pipeline in one.pipelines:
@@ -102,8 +118,9 @@ class LayeredPlan:
 
 
 def layered(root: Node) -> LayeredPlan:
-    """Cut a plan over tables that change."""
-    return _Layering().run(root)
+    """Cut a plan over tables that change. Ties of a LIMIT are broken by all columns."""
+    found = _Layering().run(rewrite_plan(root, settled))
+    return replace(found, order=tuple(of_order(root)))
 
 
 class _Layering:
@@ -121,18 +138,35 @@ class _Layering:
         return LayeredPlan(tuple(self._states), tuple(self._inputs), upper)
 
     def _kept(self, node: Node) -> Node:
-        """The node with all groupings inside that can be states of their own."""
+        """The node with all groupings inside that can be states of their own, and all that is inexact."""
         while ready := _ready(node):
-            node = self._cut(node, ready)
+            groupings = [one for one in ready if isinstance(one, Aggregate) and _adds_up(one)]
+            if groupings:
+                node = self._cut(node, groupings)
+            else:
+                node = _replaced(node, {id(one): self._emitted(one) for one in ready})
         return node
+
+    def _emitted(self, node: Node) -> Node:
+        """An inexact node's rows, as they were emitted."""
+        counted, outs = self._with_times(node)
+        times = Column.fresh("times", BIGINT)
+        emitted = Project(counted, (*outs, (times, counted.output[-1])))
+        self._inputs[-1] = replace(self._inputs[-1], emitted=(emitted, times))
+        each_once = isinstance(node, Aggregate)
+        return Project(counted if each_once else Repeat(counted, counted.output[-1]), outs)
 
     def _counted(self, rows: Node) -> Node:
         """Rows as they are, kept with how often each is there."""
+        counted, outs = self._with_times(rows)
+        return Project(Repeat(counted, counted.output[-1]), outs)
+
+    def _with_times(self, rows: Node) -> tuple[Node, tuple[tuple[Column, Expr], ...]]:
+        """A state of rows, whose last column is how often each is there; and their columns from it."""
         keys = tuple((Column.fresh(c.name, c.type.plain), c) for c in rows.output)
         times = Column.fresh("times", BIGINT)
         counted = self._cut(Aggregate(rows, keys, ((times, Agg(BIGINT, "count", ())),)))
-        outs = tuple((c, k) for c, (k, _) in zip(rows.output, keys, strict=True))
-        return Project(Repeat(counted, counted.output[-1]), outs)
+        return counted, tuple((c, k) for c, (k, _) in zip(rows.output, keys, strict=True))
 
     def _cut(self, root: Node, groupings: Sequence[Aggregate] | None = None) -> Node:
         """The plan with these groupings, or the lowest one of its top, as finals over states."""
@@ -177,29 +211,34 @@ def _sorts(node: Node) -> bool:
 
 def _is_read(rows: Node) -> bool:
     """Whether queries read rows from states as fast as from rows that are kept."""
-    parts = (Leaf, Project, Filter, UnionAll)
+    parts = (Leaf, Project, Filter, UnionAll, Repeat)
     return all(isinstance(node, parts) for node in walk_plan(rows)) and not leaves(rows, TableRef)
 
 
-def _ready(root: Node) -> list[Aggregate]:
-    """The groupings that can be states, and have none below them that can."""
-    found: list[Aggregate] = []
+def _ready(root: Node) -> list[Node]:
+    """What is to be a state of its own, and has nothing below it that is."""
+    found: list[Node] = []
     done: dict[int, bool] = {}
     for node in walk_plan(root):
         below = any(done[id(child)] for child in node.children)
-        is_one = isinstance(node, Aggregate) and _adds_up(node)
+        is_one = (_adds_up(node) or is_inexact(node)) and _changes(node)
         if is_one and not below:
-            assert isinstance(node, Aggregate)
             found.append(node)
         done[id(node)] = below or is_one
     return found
 
 
-def _adds_up(node: Aggregate) -> bool:
-    """Whether a grouping of what changes is kept by adding up."""
-    changing = any(isinstance(leaf.ref, TableRef | StateRef) for leaf in leaves(node))
+def _changes(node: Node) -> bool:
+    """Whether a node reads what changes."""
+    return any(isinstance(leaf.ref, TableRef | StateRef) for leaf in leaves(node))
+
+
+def _adds_up(node: Node) -> bool:
+    """Whether a node is a grouping that is kept by adding up."""
+    if not isinstance(node, Aggregate):
+        return False
     plain = all(c.type.is_groupable for c, _ in node.keys)
-    return changing and plain and all(is_mergeable(agg, monotone=False) for _, agg in node.aggs)
+    return plain and all(is_mergeable(agg, monotone=False) for _, agg in node.aggs)
 
 
 def _over(pipeline: Node, name: str, delta: Delta) -> Node:

@@ -22,6 +22,7 @@ from headrace.plan.nodes import (
     Leaf,
     Node,
     Project,
+    Repeat,
     SetOperation,
     UnionAll,
     Values,
@@ -167,7 +168,7 @@ def _passed(node: Node) -> Sequence[Mapping[int, int]]:
     """For each input, which of its columns the node's are: rows of other values there do not matter to these rows."""
     own = {c.id: c.id for c in node.output}
     match node:
-        case Filter():
+        case Filter() | Repeat():
             return [own]
         case Project():
             return [{c.id: e.id for c, e in node.exprs if isinstance(e, Column)}]

@@ -64,11 +64,14 @@ def _following(runtime: Runtime, plan: LayeredPlan) -> list[str]:
     with runtime.store.read() as snapshot:
         for ref in sorted(tables_of(plan), key=lambda ref: ref.name):
             steps = compiled(runtime, snapshot, plan, [ref])
-            lines.append(f"Each change of {ref.name}: {'incremental' if not _scanned(steps) else 'not incremental'}")
+            reasons = list(dict.fromkeys(reason for step in steps for reason in step.reasons))
+            lines.append(f"Each change of {ref.name}: {'not incremental' if reasons else 'incremental'}")
+            lines += [f"  {reason}" for reason in reasons]
             for step in steps:
                 lines.append(f"  state rows for {step.state}, by {place_said(runtime, step.rest)}")
                 lines += [f"    looks up {one.leaf.relation} by {', '.join(one.fields)}" for one in step.lookups]
                 lines += [f"    reads all of {name}" for name in _scanned([step])]
+    lines += [f"Each query: {reason}" for reason in plan.order]
     lines.append("Once, at creation: the same states of all rows")
     for one in plan.inputs:
         lines += [f"  {', '.join(p.state for p in one.pipelines)} of", *(f"  {line}" for line in indented(one.rows))]

@@ -18,11 +18,10 @@ from headrace.catalog.refreshing import FULL, INCREMENTAL, STRICT, Refreshing
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.keep.answers import Answers, Evaluation
 from headrace.keep.kept import Renewal
-from headrace.keep.maintenance import Maintenance, compiled, tables_of, weighted
+from headrace.keep.maintenance import Maintenance, reasons_of, tables_of, weighted
 from headrace.keep.standing import Standings
-from headrace.plan.exprs import Agg
 from headrace.plan.layers import LayeredPlan, layered
-from headrace.plan.nodes import Aggregate, Draw, Node, SparkSql, leaves, streams_in, walk_plan
+from headrace.plan.nodes import Draw, Node, leaves, streams_in, walk_plan
 from headrace.plan.refs import Ref, TableRef
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
@@ -127,75 +126,29 @@ def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
             position=position,
             hint="CREATE VIEW, or CREATE TABLE … AS SELECT",
         )
-    for node in walk_plan(plan):
-        _check(node, position)
-    return _checked(layered(plan), position)
+    if any(isinstance(node, Draw) for node in walk_plan(plan)):
+        raise NotYetSupported("TABLESAMPLE in a materialized view", position=position, hint="draw where it is queried")
+    return layered(plan)
 
 
 def require_policy(
     runtime: Runtime, refreshing: Refreshing, plan: LayeredPlan, name: str, position: Position | None
 ) -> None:
-    """An error that says what is not found through indexes, unless the policy allows it; tables may grow."""
+    """An error that says what is not incremental, unless the policy allows it; tables may grow."""
     if refreshing.policy not in (INCREMENTAL, STRICT):
         return
     with runtime.store.read() as snapshot:
-        reasons = not_incremental(runtime, snapshot, plan)
-    tables = tables_of(plan)
-    if not reasons or (refreshing.policy == INCREMENTAL and len(reasons) < len(tables)):
+        reasons = reasons_of(runtime, snapshot, plan, whatever_size=True)
+    tables = {ref.name for ref in tables_of(plan)}
+    if not reasons or (refreshing.policy == INCREMENTAL and not tables <= reasons.keys()):
         return
-    listed = "; ".join(f"each change of {table} reads all of {', '.join(read)}" for table, read in reasons.items())
+    listed = "; ".join(
+        f"{f'each change of {of}' if of else 'each query'}: {', '.join(map(str, found))}"
+        for of, found in reasons.items()
+    )
     raise SqlError(
         "MATERIALIZED_VIEW_NOT_INCREMENTAL",
-        f"{name} cannot have REFRESH POLICY {refreshing.policy}: {listed}",
+        f"{name} cannot have REFRESH POLICY {refreshing.policy}. {listed}",
         position=position,
         hint="EXPLAIN CREATE MATERIALIZED VIEW shows its steps; REFRESH POLICY AUTO takes any query",
     )
-
-
-def not_incremental(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan) -> dict[str, list[str]]:
-    """What a change of each table reads whole, however large that is; tables whose changes read nothing whole are left
-    out."""
-    found: dict[str, list[str]] = {}
-    for ref in tables_of(plan):
-        steps = compiled(runtime, snapshot, plan, [ref], whatever_size=True)
-        read = list(dict.fromkeys(leaf.relation for step in steps for leaf in step.scanned))
-        if read:
-            found[ref.name] = read
-    return found
-
-
-def _check(node: Node, position: Position) -> None:
-    if isinstance(node, Draw):
-        raise NotYetSupported("TABLESAMPLE in a materialized view", position=position, hint="draw where it is queried")
-    if isinstance(node, SparkSql):
-        raise NotYetSupported(
-            f"{node.reason} in a materialized view",
-            position=position,
-            hint="write it without; or CREATE VIEW, computed when it is queried",
-        )
-
-
-def _checked(plan: LayeredPlan, position: Position) -> LayeredPlan:
-    """The same, unless what a change takes back could not be told from what was there before."""
-    for one in plan.inputs:
-        for node in walk_plan(one.rows):
-            for _, agg in node.aggs if isinstance(node, Aggregate) else ():
-                if not is_exact(agg):
-                    of = agg.args[0].type.sql if agg.args else "rows"
-                    raise NotYetSupported(
-                        f"{agg.fn} of {of} below the top of a materialized view",
-                        position=position,
-                        hint="its last digits depend on the order of rows: aggregate decimals, or in the outermost "
-                        "grouping; or CREATE VIEW, computed when it is queried",
-                    )
-    return plan
-
-
-_EXACT = {"count", "min", "max", "bool_and", "bool_or"}
-
-
-def is_exact(agg: Agg) -> bool:
-    """Whether an aggregate gives the same for the same rows, whatever their order."""
-    if agg.template is not None:
-        return False
-    return agg.fn in _EXACT or (agg.fn in ("sum", "avg") and not agg.args[0].type.is_float)

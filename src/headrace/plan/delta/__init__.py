@@ -18,7 +18,7 @@ those that went, or the other way round (``Deltas.at``).
 
 as multisets, whatever changed (``tests/plan/test_delta.py``). What may not give the same rows twice over the same input
 - sums of doubles, what only Spark knows - is no exact function of it, so what is retracted would not be what was
-emitted; ``touched.py:inexact`` names it, and a kept relation puts a state there (``plan/levels.py``).
+emitted; ``touched.py:is_inexact`` says what it is, and a kept relation keeps there what was (``plan/layers.py``).
 """
 
 from headrace.plan.delta import joins, linear, touched

@@ -40,10 +40,16 @@ class Cluster:
     conditions: tuple[Expr, ...]
     outputs: Mapping[int, Expr]
 
+    @property
+    def columns(self) -> set[int]:
+        return {c.id for one in self.inputs for c in one.output}
+
     @staticmethod
     def of(node: Node) -> Cluster:
         if isinstance(node, Join) and node.kind == "inner":
             left, right = Cluster.of(node.left), Cluster.of(node.right)
+            if left.columns & right.columns:  # what both sides are of, a CTE, is taken apart on one of them
+                right = Cluster((node.right,), (), {c.id: c for c in node.right.output})
             outputs = {**left.outputs, **right.outputs}
             own = tuple(substitute(part, outputs) for part in conjuncts(node.condition))
             return Cluster((*left.inputs, *right.inputs), (*left.conditions, *right.conditions, *own), outputs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.plan.delta.changes import Delta, Deltas, change_of, rule, together, weighed
-from headrace.plan.exprs import Column
-from headrace.plan.nodes import Filter, Leaf, Project, UnionAll
+from headrace.plan.exprs import Call, Column
+from headrace.plan.nodes import Filter, Leaf, Project, Repeat, UnionAll
 from headrace.plan.signed import WEIGHT
 from headrace.types import BIGINT
 
@@ -35,3 +35,14 @@ def project(deltas: Deltas, node: Project) -> Delta | None:
 def union(deltas: Deltas, node: UnionAll) -> Delta | None:
     changed = [(branch, below) for branch in node.inputs if (below := deltas.of(branch)) is not None]
     return together(node, [weighed(below.rows, branch, below.weight) for branch, below in changed])
+
+
+@rule(Repeat)
+def repeat(deltas: Deltas, node: Repeat) -> Delta | None:
+    """A row that comes n times weighs n times as much."""
+    below = deltas.of(node.child)
+    if below is None:
+        return None
+    weight = Column.fresh(WEIGHT, BIGINT)
+    times = Call(BIGINT, "*", (below.weight, node.times))
+    return Delta(Project(below.rows, (*((c, c) for c in node.output), (weight, times))), weight)

@@ -3,7 +3,10 @@ as they are now, and as they were.
 
 It is right for whatever treats rows of different keys apart and is an exact function of its input: groupings by their
 keys, DISTINCT by all columns, INTERSECT and EXCEPT by all columns. What has no key - a global aggregate, a LIMIT - is
-run whole, twice; so is what only Spark knows. Ties of a LIMIT are broken by all columns: both runs choose alike.
+run whole, twice. Ties of a LIMIT are broken by all columns: both runs choose alike.
+
+What is no exact function of its input (:func:`is_inexact`) is not run as it was: another run need not give what the
+first one gave. What it *emitted* is kept, and its change is what it gives now without that (:func:`again`).
 
 K is compared by ``<=>``: NULL is a key like any other.
 """
@@ -14,11 +17,48 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.plan.delta.changes import Delta, Deltas, Time, rule, together, weighed
-from headrace.plan.exprs import Call, Column, Expr, all_of
+from headrace.plan.exprs import Agg, Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import Aggregate, Join, Node, Project, SetOperation, Sort, SortKey, SparkSql, UnionAll
-from headrace.types import BOOLEAN
+from headrace.types import BIGINT, BOOLEAN
 
 BOTH: Sequence[tuple[Time, int]] = (("now", 1), ("before", -1))
+
+
+_EXACT = {"count", "min", "max", "bool_and", "bool_or"}
+
+
+def is_exact(agg: Agg) -> bool:
+    """Whether an aggregate gives the same for the same rows, whatever their order."""
+    if agg.template is not None:
+        return False
+    return agg.fn in _EXACT or (agg.fn in ("sum", "avg") and not agg.args[0].type.is_float)
+
+
+def is_inexact(node: Node) -> bool:
+    """Whether a node may give other rows when it is run again over the same ones: then what it emitted is kept."""
+    if isinstance(node, Aggregate):
+        return not all(is_exact(agg) for _, agg in node.aggs)
+    return isinstance(node, SparkSql) or (isinstance(node, Sort) and node.limit is not None)
+
+
+def again(deltas: Deltas, node: Node, emitted: Node, times: Column) -> Delta | None:
+    """The change of an inexact node: what it gives now, without what it emitted, which has so many ``times`` of each.
+
+    ``emitted`` has the node's own columns. A grouping is run again for the keys that are touched, all else whole.
+    """
+    if not deltas.touches(node):
+        return None
+    now = deltas.at(settled(node), "now")
+    if isinstance(node, Aggregate) and node.keys:
+        below = deltas.of(node.child)
+        assert below is not None
+        columns = [c for c, _ in node.keys]
+        keys = distinct(below.rows, [e for _, e in node.keys])
+        now, emitted = among(now, columns, keys), among(emitted, columns, keys)
+    gone = Column.fresh("gone", BIGINT)
+    less = Call(BIGINT, "*", (times, Literal(BIGINT, -1)))
+    left = Project(emitted, (*((c, c) for c in node.output), (gone, less)))
+    return together(node, [weighed(now, node, 1), weighed(left, node, gone)])
 
 
 @rule(Aggregate)
@@ -48,9 +88,11 @@ def set_operation(deltas: Deltas, node: SetOperation) -> Delta | None:
     return together(node, branches)
 
 
-@rule(Sort, SparkSql)
-def whole(deltas: Deltas, node: Node) -> Delta | None:
-    """Run twice, over all rows."""
+@rule(Sort)
+def sort(deltas: Deltas, node: Sort) -> Delta | None:
+    """With a limit it is run twice, over all rows."""
+    if node.limit is None and not node.offset:
+        return deltas.of(node.child)
     branches = [weighed(deltas.at(settled(node), time), node, weight) for time, weight in BOTH]
     return together(node, branches)
 
