@@ -19,7 +19,7 @@ from headrace.keep import deferral, standing
 from headrace.keep.deferral import Deferral
 from headrace.table import history
 from profiles import examples
-from view.test_materialized import STATEMENT, TABLES, VIEWS, bag, define, run
+from view.test_materialized import STATEMENT, VIEWS, bag, define, run
 
 CHOICES = {
     "IN": "strategy = 'IN'",
@@ -77,7 +77,9 @@ def test_oracle_views_are_what_their_strategy_says(kind: str) -> None:
             try:
                 define(db, [])
                 views = []
-                for number, query in enumerate(data.draw(st.lists(st.sampled_from(VIEWS[kind]), max_size=3, min_size=1))):
+                for number, query in enumerate(
+                    data.draw(st.lists(st.sampled_from(VIEWS[kind]), max_size=3, min_size=1))
+                ):
                     one = Kept(f"v{number}", query, data.draw(st.sampled_from(sorted(CHOICES))))
                     db.sql(text(one.name, one.choice, query, len(db.sql(query).columns)))
                     one.check(db, "at first", refreshed=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.base.wording import span_text
 
-AUTO, INCREMENTAL, STRICT, FULL = POLICIES = ("AUTO", "INCREMENTAL", "INCREMENTAL STRICT", "FULL")
+AUTO, INCREMENTAL, STRICT, FULL = ("AUTO", "INCREMENTAL", "INCREMENTAL STRICT", "FULL")
 IN, IMB, SN = STRATEGIES = ("IN", "IMB", "SN")
 FAIL, MARK = ON_ERROR = ("fail", "mark")
 

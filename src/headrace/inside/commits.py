@@ -1,5 +1,4 @@
-"""``headrace.epochs``, ``versions``, ``failures`` and ``refreshes``: commits, what is kept of them, what failed, and what
-followed them."""
+"""``headrace.epochs``, ``versions``, ``failures``, ``refreshes``: commits, what is kept of them, and what follows."""
 
 from __future__ import annotations
 

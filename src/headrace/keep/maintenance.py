@@ -130,9 +130,7 @@ def reasons_of(
 
     Empty if everything is: INCREMENTAL STRICT takes nothing else, ``whatever_size`` tables have today.
     """
-    found = {
-        ref.name: why_not(runtime, snapshot, plan, [ref], whatever_size=whatever_size) for ref in tables_of(plan)
-    }
+    found = {ref.name: why_not(runtime, snapshot, plan, [ref], whatever_size=whatever_size) for ref in tables_of(plan)}
     return {name: reasons for name, reasons in (found | {"": list(plan.order)}).items() if reasons}
 
 
@@ -246,7 +244,9 @@ class Maintenance:
 
     def fields(self, table: TableRef) -> set[str]:
         """The columns of a table that the plan reads."""
-        return {f for one in self._plan.inputs for leaf in leaves_of(one.rows) if leaf.ref == table for f in leaf.fields}
+        return {
+            f for one in self._plan.inputs for leaf in leaves_of(one.rows) if leaf.ref == table for f in leaf.fields
+        }
 
     # One change
 

@@ -366,7 +366,6 @@ class Definer:
             self._runtime.writer_version = before
             raise
 
-
     def _fitted(self, catalog: Catalog) -> list[tuple[Table, Table]]:
         """The tables of a catalog that are to have a history from its commit on, or none any more."""
         found = []

@@ -73,7 +73,11 @@ class Views(Family):
     def holds(self, plan: Cut) -> Sequence[str]:
         statics = isinstance(plan, SplitPlan) and plan.statics
         stands = isinstance(plan, LayeredPlan)
-        return [*(state.name for state in plan.states), *([STATICS] if statics else []), *([STANDING] if stands else [])]
+        return [
+            *(state.name for state in plan.states),
+            *([STATICS] if statics else []),
+            *([STANDING] if stands else []),
+        ]
 
     def compiled(self, keeper: Keeper, relation: Relation, plan: Cut) -> ContinuousView:
         return self._compiled(keeper, relation, plan, {})

@@ -29,7 +29,6 @@ from headrace.store.reading import Reading
 from headrace.table import history
 from headrace.view.continuous import ContinuousView
 
-
 STANDING = "standing"
 """What a view owns beside its states: where it stands."""
 
