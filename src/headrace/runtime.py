@@ -18,6 +18,7 @@ from headrace.base.turns import Turns
 from headrace.catalog import Catalog, Relation, Table
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.engine.key_index import Indexes
+from headrace.engine.segment_columns import SegmentColumns
 from headrace.engine.session import Session
 from headrace.engine.worker import Worker
 from headrace.rings.home import Rings
@@ -76,6 +77,8 @@ class Runtime:
     tidying: Tidying = field(default_factory=Tidying)
     indexes: Indexes = field(default_factory=Indexes)
     """Where rows of tables are by their primary keys (``table/keys.py``)."""
+    columns: SegmentColumns = field(default_factory=SegmentColumns)
+    """Columns of segments that rows are taken of by key."""
     gone: Counter[int] = field(default_factory=Counter)
     """How many rows of tables' segments were deleted since somebody looked at these."""
     hand_on: Callable[[Table, Parts], Handing] = field(default=lambda table, parts: _ToNobody())

@@ -343,6 +343,8 @@ class Indexes:
         """How often one was wanted that was not there."""
         self.builds = 0
         """How many were made."""
+        self.sizes: dict[int, tuple[int, int]] = {}
+        """About how many rows tables have, by their numbers, with the epochs these were counted at."""
         self.room: Callable[[], int] = lambda: sys.maxsize
         """The bytes of memory left."""
         self._entering: set[int] = set()
@@ -358,6 +360,8 @@ class Indexes:
         with self.changed:
             for named in [n for n in self.held if n[0] not in numbers]:
                 del self.held[named]
+            for number in [n for n in list(self.sizes) if n not in numbers]:
+                del self.sizes[number]
 
     def exact(self, named: Named, epoch: int) -> HeldIndex | None:
         """The index if it is of this epoch, once what is on its way is in. Hold ``changed``.

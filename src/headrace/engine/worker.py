@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import duckdb
 import pyarrow as pa
@@ -24,6 +25,7 @@ from headrace.base.interrupts import stoppable
 from headrace.base.lacking import lacking
 from headrace.base.native import native_batches, native_connection, native_query
 from headrace.base.parquet_files import native_scan, write_parquet
+from headrace.base.standing import Standing
 from headrace.engine.failures import from_duckdb
 from headrace.engine.following import counted_chunks, tell_share
 from headrace.engine.native_sql import literal
@@ -75,6 +77,7 @@ class Worker:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._ring: Ring | None = None
+        self._standing = WeakSet[Standing]()
 
     @contextmanager
     def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -104,6 +107,8 @@ class Worker:
         with self._lock:
             for cursor in self._idle:
                 cursor.close()
+            for standing in self._standing:
+                standing.close()
             self._idle.clear()
             self._connection.close()
 
@@ -114,6 +119,15 @@ class Worker:
                 return native_query(cursor, sql, relations)
             except duckdb.Error as error:
                 raise from_duckdb(error) from None
+
+    def standing(self, text: str, given: Mapping[str, pa.Table]) -> Standing:
+        """Native SQL over Arrow relations given by name, planned for rows that come again and again."""
+        with self._lock:
+            cursor = self._connection.cursor()
+        found = Standing(cursor, text, given)
+        with self._lock:
+            self._standing.add(found)
+        return found
 
     def keep_only(self, statics: Sequence[Static]) -> None:
         """Forget all build sides but these: a task's process outlives the databases it worked for."""

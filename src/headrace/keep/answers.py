@@ -91,7 +91,7 @@ class Answers:
         """States that hold what no lookup can merge."""
         self._guard = threading.Lock()
         self._tables = TableRows(runtime)
-        runtime.indexes.room = self._room
+        runtime.indexes.room = runtime.columns.room = self._room
         self.evaluations = 0
         """How often a relation really was evaluated."""
 
@@ -174,7 +174,7 @@ class Answers:
             ref: self.rows(snapshot, others[ref.number], others, patient=patient) for ref in kept.below
         }
         if self._prepared.get(kept.name, (None,))[0] is not kept:
-            self._prepared[kept.name] = (kept, query.Prepared(self._runtime, plan))
+            self._prepared[kept.name] = (kept, query.Prepared(self._runtime, plan, again=True))
         prepared = self._prepared[kept.name][1]
         leaves = self.states(snapshot, kept, patient=patient)
         held = kept.tables and not snapshot.is_draft
@@ -268,6 +268,7 @@ class Answers:
         held[state.name] = resident
         if self._room() < 0:
             self._tables.clear()  # states first: they are what changes
+            self._runtime.columns.clear()
             if self._room() < 0:
                 held[state.name] = None
         return held[state.name]
@@ -297,7 +298,8 @@ class Answers:
         """The bytes of memory left for states, tables and indexes."""
         with self._guard:  # a relation that is read for the first time would come in between
             every = {r for held in self._residents.values() for r in list(held.values()) if r is not None}
-        held = sum(r.bytes for r in every) + self._tables.bytes + self._runtime.indexes.bytes
+        held = sum(r.bytes for r in every) + self._tables.bytes
+        held += self._runtime.indexes.bytes + self._runtime.columns.bytes
         return self._runtime.settings.state_memory - held
 
     # Compaction

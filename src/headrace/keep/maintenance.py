@@ -20,11 +20,14 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
+from headrace.base.native import conform
+from headrace.base.standing import Standing
 from headrace.catalog import Table
 from headrace.engine.columns import is_key
 from headrace.engine.key_index import Newer
+from headrace.engine.plan_sql import quote_native
 from headrace.keep.answers import Answers
-from headrace.keep.kept import Kept
+from headrace.keep.kept import Kept, KeptState
 from headrace.plan.delta import change_ref
 from headrace.plan.delta.changes import Time
 from headrace.plan.layers import LayeredPlan
@@ -39,6 +42,7 @@ from headrace.store import Snapshot
 from headrace.table import keys as indexes
 from headrace.table import query
 from headrace.table import rows as tables
+from headrace.types import arrow_schema
 
 FEW = 1_024
 """Rows of a table that is rather scanned."""
@@ -139,7 +143,7 @@ def _small(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Col
     return frozenset(
         ref
         for ref in tables_of(plan)
-        if ref not in changed and indexes.rows_at_most(snapshot, _table(runtime, ref)) <= FEW
+        if ref not in changed and indexes.about(runtime, snapshot, _table(runtime, ref)) <= FEW
     )
 
 
@@ -159,6 +163,14 @@ def _table(runtime: Runtime, ref: Ref) -> Table:
     return table
 
 
+def _as_read(snapshot: Snapshot, state: KeptState, rows: pa.Table) -> pa.Table:
+    """All rows of a state as those above read it: one without keys has a row, also over nothing."""
+    assert state.folds is not None
+    if state.folds.keys or rows.num_rows:
+        return rows
+    return snapshot.query(state.merge("__rows"), __rows=rows).cast(state.schema)
+
+
 @dataclass(frozen=True, eq=False)
 class _Step:
     """A step, ready to run."""
@@ -166,6 +178,8 @@ class _Step:
     state: str
     rows: query.Prepared
     lookups: tuple[tuple[Lookup, query.Prepared], ...]
+    changes: frozenset[Ref]
+    """The changes it reads: while all are empty, it gives nothing."""
     reads_states: bool
     """Whether it reads some state whole."""
     scanned: tuple[Ref, ...]
@@ -199,7 +213,12 @@ class Maintenance:
         self._answers = answers
         self._plan = plan
         self._compiled: dict[tuple[Time, frozenset[Ref]], _Steps] = {}
+        self._merges: dict[str, Standing] = {}
         self.tables: Mapping[int, TableRef] = {ref.number: ref for ref in tables_of(plan)}
+        self._fields: dict[Ref, set[str]] = {}
+        for leaf in (leaf for one in plan.inputs for leaf in leaves_of(one.rows)):
+            self._fields.setdefault(leaf.ref, set()).update(leaf.fields)
+        self._changes = set(map(change_ref, self._fields))
         self._read_above = {leaf.ref for one in plan.inputs for leaf in leaves_of(one.rows, StateRef)}
         self.read = RowsRead()
 
@@ -227,7 +246,9 @@ class Maintenance:
         changed: dict[Ref, pa.Table] = {change_ref(ref): rows for ref, rows in changes.items()}
         for step in self._plan.first_steps(changes.keys()):
             if step.state not in found:
-                given: dict[Ref, pa.Table] = {StateRef(name): rows for name, rows in found.items()}
+                given: dict[Ref, pa.Table] = {
+                    StateRef(name): _as_read(snapshot, kept.by_name[name], rows) for name, rows in found.items()
+                }
                 leaves = query.Leaves({**given, **changed}, {})
                 rows = query.run(self._runtime, snapshot, query.Prepared(self._runtime, step.rows), leaves)
                 found[step.state] = rows.cast(kept.by_name[step.state].schema)
@@ -244,9 +265,7 @@ class Maintenance:
 
     def fields(self, table: TableRef) -> set[str]:
         """The columns of a table that the plan reads."""
-        return {
-            f for one in self._plan.inputs for leaf in leaves_of(one.rows) if leaf.ref == table for f in leaf.fields
-        }
+        return self._fields[table]
 
     # One change
 
@@ -255,16 +274,26 @@ class Maintenance:
     ) -> dict[int, pa.Table]:
         """The rows that changes add to states, where the changed tables lie in a snapshot as they were, or as they are
         now. Raises :class:`~headrace.table.query.Again`."""
-        given = _Given({change_ref(ref): rows for ref, rows in changes.items()})
+        seen = {ref: self._seen(ref, rows) for ref, rows in changes.items()}
+        given = _Given({change_ref(ref): rows for ref, rows in seen.items() if rows is not None})
         added: dict[int, pa.Table] = {}
-        for step in self._steps(snapshot, changes.keys(), lie):
-            rows = self._step(snapshot, kept, step, given)
+        for step in self._steps(snapshot, [ref for ref, rows in seen.items() if rows is not None], lie):
+            state = kept.by_name[step.state]
+            if any(given.arrow[ref].num_rows for ref in step.changes):
+                rows = self._step(snapshot, kept, step, given)
+            else:
+                rows = state.schema.empty_table()
             if rows.num_rows:
-                state = kept.by_name[step.state]
                 added[state.ref] = rows.cast(state.schema)
             if StateRef(step.state) in self._read_above:
                 given.arrow[change_ref(StateRef(step.state))] = self._change_of(snapshot, kept, step.state, rows)
         return added
+
+    def _seen(self, ref: Ref, rows: pa.Table) -> pa.Table | None:
+        """What the plan reads of a table's change; None if it sees none, for other columns have changed."""
+        fields = self._fields[ref]
+        seen = rows.select([*(name for name in rows.column_names if name in fields), WEIGHT])
+        return None if _cancels(seen) else seen
 
     def _step(self, snapshot: Snapshot, kept: Kept, step: _Step, given: _Given) -> pa.Table:
         with self._answers.reading(snapshot, kept):
@@ -299,31 +328,46 @@ class Maintenance:
         columns = tuple(table.stored_name(name) for name in lookup.fields)
         hashes = indexes.hashes_given(table, wanted.rename_columns(list(columns)), columns)
         found = None
-        if len(hashes) * MANY <= max(indexes.rows_at_most(snapshot, table), FEW * MANY):
-            fields = sorted({f for leaf in (lookup.leaf,) for f in leaf.fields})
+        if len(hashes) * MANY <= max(indexes.about(self._runtime, snapshot, table), FEW * MANY):
+            fields = lookup.leaf.fields
             try:
                 found = indexes.rows_of(self._runtime, snapshot, table, hashes, fields, columns=columns, eager=True)
             except Newer:
                 raise query.Again from None
         if found is None:
             given.sql[lookup.given] = f"SELECT * FROM {tables.source(snapshot, table, lookup.leaf.fields)}"
-            self.read.scanned += indexes.rows_at_most(snapshot, table)
+            self.read.scanned += indexes.about(self._runtime, snapshot, table)
         else:
-            given.arrow[lookup.given] = snapshot.query(f"SELECT * FROM {found.sql}", **found.named)
-            self.read.found += given.arrow[lookup.given].num_rows
+            rows = found.rows
+            if rows is None:
+                wanted_of = arrow_schema(
+                    tuple(c for name in lookup.leaf.fields for c in table.columns if c.name == name)
+                )
+                names = ", ".join(quote_native(name) for name in lookup.leaf.fields)
+                rows = conform(snapshot.query(f"SELECT {names} FROM {found.sql}", **found.named), wanted_of)
+            given.arrow[lookup.given] = rows.select(list(lookup.leaf.fields))
+            self.read.found += rows.num_rows
 
     def _change_of(self, snapshot: Snapshot, kept: Kept, name: str, rows: pa.Table) -> pa.Table:
         """How a state's merged rows change when rows are added to it: those that go and those that come."""
         state = kept.by_name[name]
         assert state.folds is not None
+        if not rows.num_rows:
+            return state.schema.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
         key = [c.name for c in state.folds.keys]
         if key:
             old = self._answers.find_rows(snapshot, kept, state, rows.select(key))
             self.read.found += old.num_rows
         else:
             old = state.home.merged(snapshot, state)
-        both = pa.concat_tables([old.cast(state.schema), rows.cast(state.schema)])
-        new = snapshot.query(state.merge("__both"), __both=both).cast(state.schema)
+        both = {"__both": pa.concat_tables([old.cast(state.schema), rows.cast(state.schema)])}
+        if both["__both"].num_rows > query.STANDING:
+            new = snapshot.query(state.merge("__both"), **both)
+        else:
+            if name not in self._merges:
+                self._merges[name] = self._runtime.worker.standing(state.merge("__both"), both)
+            new = self._merges[name].run(both)
+        new = new.cast(state.schema)
         weights = np.concatenate([np.full(old.num_rows, -1), np.full(new.num_rows, 1)])
         return pa.concat_tables([old.cast(state.schema), new]).append_column(WEIGHT, pa.array(weights, pa.int64()))
 
@@ -340,8 +384,22 @@ class Maintenance:
         return found.steps
 
     def _prepared(self, step: LookedUp) -> _Step:
-        lookups = tuple((one, query.Prepared(self._runtime, one.keys)) for one in step.lookups)
+        lookups = tuple((one, query.Prepared(self._runtime, one.keys, again=True)) for one in step.lookups)
         trees = (step.rest, *(one.keys for one in step.lookups))
         reads_states = any(leaves_of(tree, StateRef) for tree in trees)
+        rest = query.Prepared(self._runtime, step.rest, again=True)
+        changes = {leaf.ref for plan in (rest, *(keys for _, keys in lookups)) for leaf in plan.scans}
         scanned = tuple(dict.fromkeys(leaf.ref for leaf in step.scanned))
-        return _Step(step.state, query.Prepared(self._runtime, step.rest), lookups, reads_states, scanned)
+        return _Step(step.state, rest, lookups, frozenset(changes & self._changes), reads_states, scanned)
+
+
+def _cancels(rows: pa.Table) -> bool:
+    """Whether the rows that go are, one by one, those that come. Zeros of floats may differ and be equal."""
+    half, odd = divmod(rows.num_rows, 2)
+    if odd or any(pa.types.is_floating(field.type) or pa.types.is_nested(field.type) for field in rows.schema):
+        return False
+    weights = rows.column(WEIGHT).to_numpy()
+    if not ((weights[:half] == -1).all() and (weights[half:] == 1).all()):
+        return False
+    columns = [column for name, column in zip(rows.column_names, rows.columns, strict=True) if name != WEIGHT]
+    return all(column.slice(0, half).equals(column.slice(half)) for column in columns)

@@ -355,6 +355,7 @@ class Definer:
             entering()
             self._runtime.catalog = catalog
             self._runtime.indexes.keep_only(catalog.numbers)
+            self._runtime.columns.clear(catalog.numbers)
             self._runtime.untold += news.told
             self._runtime.forsaken += news.forsaken
             left()

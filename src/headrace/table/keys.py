@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -50,7 +50,7 @@ from headrace.store import Snapshot, Transaction
 from headrace.store.format import literal
 from headrace.store.reading import Reading
 from headrace.table import rows as tables
-from headrace.types import Type
+from headrace.types import Type, arrow_schema
 
 SMALL = 262_144
 """Rows a table may have to get its index at first need."""
@@ -114,6 +114,16 @@ def rows_at_most(snapshot: Snapshot, table: Table) -> int:
     return snapshot.rows(table.number) + sum(s.rows for s in snapshot.manifest(table.number))
 
 
+def about(runtime: Runtime, snapshot: Snapshot, table: Table) -> int:
+    """The same, counted once for each epoch that changes the table."""
+    epoch, known = touched(snapshot, table), runtime.indexes.sizes.get(table.number)
+    if known is None or known[0] != epoch or snapshot.is_draft:
+        known = epoch, rows_at_most(snapshot, table)
+        if not snapshot.is_draft:
+            runtime.indexes.sizes[table.number] = known
+    return known[1]
+
+
 def _made(snapshot: Snapshot, table: Table, columns: Columns, rows: int) -> HeldIndex:
     files = [path.name for path in snapshot.segments(table.number)]
     made = HeldIndex(touched(snapshot, table), columns, KeyIndex(rows), files)
@@ -169,6 +179,8 @@ class Found:
 
     sql: str
     named: Mapping[str, pa.Table]
+    rows: pa.Table | None = None
+    """The same rows, if they are at hand: in the order of the table's columns, without their places."""
 
 
 def hashes_asked(table: Table, keys: Keys, zone: str) -> Array:
@@ -230,16 +242,37 @@ def found(
         by_file = index.rows(places)
     named: dict[str, pa.Table] = {}
     at: dict[str, str] = {}
+    here: dict[str, pa.Table] = {}
     paths = {path.name: path for path in snapshot.segments(table.number)} if any(by_file) else {}
     for number, (file, rows) in enumerate(by_file.items()):
         name = f"__at_{table.number}_{number}"
         if not file:
             at[file] = _among(snapshot.table(table.number), ROW, rows, name, named)
-        elif (few := _read(paths[file], rows, _there(snapshot, table, paths[file], fields))) is not None:
-            named[name], at[file] = few, name
+        elif (few := _taken(runtime, snapshot, table, paths[file], rows, fields)) is not None:
+            named[name], at[file], here[file] = few, name, few
         else:
             at[file] = _among(native_scan([paths[file]], numbered=True), ROW_NUMBER, rows, name, named)
-    return Found(tables.source(snapshot, table, fields, placed=placed, at=at), named)
+    found = Found(tables.source(snapshot, table, fields, placed=placed, at=at), named)
+    if placed or here.keys() != at.keys():
+        return found
+    wanted = tuple(f for f in table.columns if f.name in fields)
+    parts = [tables.of_fields(snapshot, table, paths[file], rows, wanted) for file, rows in here.items()]
+    return replace(found, rows=pa.concat_tables(parts or [arrow_schema(wanted).empty_table()]))
+
+
+def _taken(
+    runtime: Runtime, snapshot: Snapshot, table: Table, file: Path, rows: Array, fields: Sequence[str]
+) -> pa.Table | None:
+    """Rows of a segment with their numbers; None if a scan takes less time, and there is no memory for more."""
+    names = _there(snapshot, table, file, fields)
+    whole = runtime.columns.of(table.number, file, names)
+    if whole is None:
+        few = _read(file, rows, names)
+        if few is not None or len(rows) * _MANY > _footer(file)[0].num_rows:
+            return few
+        runtime.columns.keep_only(table.number, [path.name for path in snapshot.segments(table.number)])
+        whole = runtime.columns.load(table.number, file, names)
+    return None if whole is None else whole.take(pa.array(rows)).append_column(ROW_NUMBER, pa.array(rows))
 
 
 def _there(snapshot: Snapshot, table: Table, file: Path, fields: Sequence[str]) -> list[str]:
@@ -265,6 +298,8 @@ def _footer(file: Path) -> tuple[pq.FileMetaData, Array]:
     return footer, np.concatenate(([0], np.cumsum(sizes)))
 
 
+_MANY = 8
+"""Of fewer rows for one that is wanted, whole columns are not worth their memory."""
 _BATCH = 4_096
 _VALUE, _SKIPPED = 10, 2
 """About the nanoseconds that decoding a value takes here, and passing by a row takes the native engine."""

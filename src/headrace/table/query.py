@@ -7,6 +7,7 @@ its rows stand in for it, the same rows however often the query names it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.base.native import conform
+from headrace.base.standing import Standing
 from headrace.catalog import Table, gone
 from headrace.catalog.table import FILE, ROW
 from headrace.engine.failures import NativeCannot, from_duckdb
@@ -74,10 +76,14 @@ class Prepared:
     Plans are values, so this is worked out once however often the plan runs.
     """
 
-    def __init__(self, runtime: Runtime, plan: Node, *, changes: bool = False) -> None:
-        """``changes`` if it says which rows change: rows of few keys, whatever it joins them with."""
+    def __init__(self, runtime: Runtime, plan: Node, *, changes: bool = False, again: bool = False) -> None:
+        """``changes`` if it says which rows change: rows of few keys, whatever it joins them with. ``again`` if it will
+        run again and again over rows that are given."""
         self.plan = plan
         self._changes = changes
+        self._again = again
+        self._standing: Standing | None = None
+        self._stands = threading.Lock()
         self.scans = leaves_of(plan)
         self.schema = pa.schema([pa.field(c.name, c.type.arrow if c.type.is_held else pa.null()) for c in plan.output])
         self.by_spark = False
@@ -133,6 +139,26 @@ class Prepared:
             zone = self._runtime.settings.time_zone
             text = self._texts[key] = native_plan(self.plan, lambda scan: sources[scan.ref], zone=zone)
         return text
+
+    def standing(self, given: Mapping[Ref, pa.Table]) -> pa.Table | None:
+        """The rows over few others, without planning anew; None if it is to be planned for these."""
+        refs = list(dict.fromkeys(scan.ref for scan in self.scans))
+        if not (self._again and refs and all(ref in given for ref in refs)):
+            return None
+        if sum(given[ref].num_rows for ref in refs) > STANDING or not self._stands.acquire(blocking=False):
+            return None
+        try:
+            names = {ref: f"__leaf{i}" for i, ref in enumerate(refs)}
+            named = {names[ref]: given[ref] for ref in refs}
+            if self._standing is None or not self._standing.fits(named):
+                self._standing = self._runtime.worker.standing(self.native(names), named)
+            return self._standing.run(named)
+        finally:
+            self._stands.release()
+
+
+STANDING = 65_536
+"""Rows over which a text is run as it was planned: more are worth a plan of their own."""
 
 
 def place_of(runtime: Runtime, plan: Node) -> Choice:
@@ -287,6 +313,18 @@ def run_now(runtime: Runtime, plan: Node, leaves: Leaves = NO_LEAVES) -> pa.Tabl
 
 def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> pa.Table:
     given = {**leaves.arrow, **leaves.live}
+    try:
+        rows = prepared.standing(given)
+        if rows is None:
+            rows = _planned(runtime, snapshot, prepared, leaves, given)
+    except duckdb.Error as error:
+        raise from_duckdb(error) from None
+    return conform(rows, prepared.schema) if prepared.plan.output else rows
+
+
+def _planned(
+    runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves, given: Mapping[Ref, pa.Table]
+) -> pa.Table:
     names = {key: f"__leaf{i}" for i, key in enumerate(given)}
     sources: dict[Ref, str] = {}
     for scan in prepared.scans:
@@ -297,11 +335,7 @@ def _run_native(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves
             sources[key] = f"({leaves.sql[key]})"
         else:
             sources[key] = tables.source(snapshot, _table(runtime, scan), placed=_is_placed(prepared.scans, key))
-    try:
-        rows = snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()}, **leaves.named)
-    except duckdb.Error as error:
-        raise from_duckdb(error) from None
-    return conform(rows, prepared.schema) if prepared.plan.output else rows
+    return snapshot.query(prepared.native(sources), **{names[k]: v for k, v in given.items()}, **leaves.named)
 
 
 def _run_spark(runtime: Runtime, snapshot: Snapshot, plan: Node, leaves: Leaves) -> pa.Table:

@@ -41,7 +41,7 @@ from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
 from headrace.store.format import literal
 from headrace.table import constraints
-from headrace.types import Field, arrow_schema
+from headrace.types import Field, Schema, arrow_schema
 
 TAIL_ROWS = 65_536
 """A tail this long becomes a segment."""
@@ -194,6 +194,16 @@ def of_segment(table: Table, rows: pa.Table, there: Collection[str]) -> pa.Table
             rows.column(held.name) if held.name in there else constraints.before(table, column, rows.num_rows)
         )
     return pa.table(columns, schema=arrow_schema(table.columns))
+
+
+def of_fields(read: Snapshot | Transaction, table: Table, file: Path, rows: pa.Table, fields: Schema) -> pa.Table:
+    """Rows of a segment, by the names that columns have there, as some of the table's columns."""
+    lie = in_segment(read, table, file)
+    columns = [
+        rows.column(there) if isinstance(there := lie[f.name], str) else constraints.before(table, f, rows.num_rows)
+        for f in fields
+    ]
+    return pa.table(columns, [f.name for f in fields]).cast(arrow_schema(fields))
 
 
 @dataclass(frozen=True)
