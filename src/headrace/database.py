@@ -11,7 +11,7 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -59,6 +59,7 @@ from headrace.sql.upkeep import Optimize, Vacuum
 from headrace.statement.alter import Alterer
 from headrace.statement.apply import Applied, Applier
 from headrace.statement.batch import Batch, seconds_of
+from headrace.statement.by_key import KeyReader, listed
 from headrace.statement.captured import Told
 from headrace.statement.change import Changed, Changer
 from headrace.statement.define import Definer, columns_of
@@ -162,6 +163,7 @@ class Database:
             self._reopen()
             self._inside = Inside(self._runtime, self._keeper)
             self._reader = QueryReader(self._runtime, self._keeper, self._inside, self.in_use, self._deferral)
+            self._by_key = KeyReader(self._runtime, self._keeper, self._deferral)
             self._changer = Changer(self._runtime, self._reader)
             self._applier = Applier(self._runtime)
             self._porter = Porter(self, self._loader)
@@ -309,14 +311,37 @@ class Database:
                 )
 
     @public
+    def get(self, name: str, key: Any) -> dict[str, Any] | None:
+        """The row of a table or view that has this key, as a dict; None if there is none.
+
+        A table's key is its primary key; that of a continuous or materialized view, all that it groups by, which must
+        be among its columns. A key of several columns is a tuple of their values, in the order in which the relation
+        has the columns, or a mapping by name. NULL is a value like any other: None.
+
+        ``db.get("revenue", ("FRANCE", 1996))`` is ``db.get("revenue", {"nation": "FRANCE", "y": 1996})``. A view that
+        is in memory answers in less time than a statement takes to be read.
+        """
+        name = text_given(name, "the name of a table or view")
+        with self.in_use():
+            return self._by_key.get(name, key)
+
+    @public
+    def get_many(self, name: str, keys: Iterable[Any]) -> list[dict[str, Any] | None]:
+        """The rows that have these keys, each as of :meth:`get`, in the order of the keys, all of one epoch."""
+        name = text_given(name, "the name of a table or view")
+        with self.in_use():
+            return self._by_key.get_many(name, listed(keys))
+
+    @public
     def changes(self, table: str, since: int | None = None) -> ChangeReader:
-        """A reader of a table's changes: rows with ``_epoch`` and ``_weight``, 1 if one came and -1 if it went.
+        """A reader of the changes of a table or materialized view: rows with ``_epoch`` and ``_weight``, 1 if one
+        came and -1 if it went.
 
         ``since`` is the ``position`` of an earlier reader, or a version. Without it the first rows are the whole table.
-        The table must keep its changes: ``CREATE TABLE … WITH (keep_changes = '1 day')``.
+        It must keep its changes: ``CREATE TABLE … WITH (keep_changes = '1 day')``, and so for views.
         """
         with self.in_use():
-            return reader_of(self._runtime, self.in_use, text_given(table, "the name of a table"), since)
+            return reader_of(self._keeper, self.in_use, text_given(table, "the name of a table"), since)
 
     @public
     def attach(

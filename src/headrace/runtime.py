@@ -39,12 +39,18 @@ class Handing(Protocol):
     def add(self, tx: Transaction) -> None:
         """In the commit that changes the table."""
 
+    def settled(self) -> None:
+        """When that is durable, by the writer; it must not fail."""
+
     def after(self) -> None:
         """When that is committed."""
 
 
 class _ToNobody:
     def add(self, tx: Transaction) -> None:
+        return
+
+    def settled(self) -> None:
         return
 
     def after(self) -> None:

@@ -60,6 +60,21 @@ def test_inserts_into_a_renamed_stream_reach_what_is_kept_of_it(db: Database) ->
     assert len(db.sql("SELECT * FROM few").rows()) == 3
 
 
+def test_what_is_kept_goes_on_under_another_name(db: Database) -> None:
+    db.sql("CREATE MATERIALIZED VIEW m AS SELECT name, count(*) AS n FROM t GROUP BY name")
+    db.sql("CREATE VIEW above AS SELECT sum(n) AS n FROM v")
+    for old, new in {"v": "sums", "m": "names", "above": "total"}.items():
+        db.sql(f"ALTER VIEW {old} RENAME TO {new}")
+    db.insert("s", [(2, 3)])
+    db.sql("UPDATE t SET name = 'one'")
+    assert sorted(db.sql("SELECT * FROM sums").rows()) == [(1, 6), (2, 10)]
+    assert db.sql("SELECT * FROM names").rows() == [("one", 2)]
+    assert db.sql("SELECT * FROM total").rows() == [(16,)]
+    db.sql("DROP TABLE t CASCADE")
+    db.sql("DROP STREAM s CASCADE")
+    assert not db.catalog.relations
+
+
 def test_dropping_asks_by_what_it_is_called_now(db: Database) -> None:
     altered(db)
     with pytest.raises(headrace.HeadraceError, match="RELATION_IN_USE"):

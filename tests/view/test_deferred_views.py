@@ -327,7 +327,40 @@ def test_a_deferred_view_that_fails_keeps_its_last_good_state(db: Database, on_e
     assert rows(db, "SELECT * FROM b") == rows(db, query)
 
 
+def test_rows_by_key_are_of_one_epoch_too(db: Database, clock: Clock, still: None) -> None:
+    view(db, "b", "WITH (strategy = 'IMB', staleness = '1 second')")
+    view(db, "c", "WITH (strategy = 'SN')")
+    assert db.get("b", "x") == db.get("c", "x") == {"g": "x", "s": 2}
+    clock.pass_by(2)
+    db.sql("INSERT INTO t VALUES (3, 'x', 5)")
+    assert db.get_many("b", ["x", "z"]) == [{"g": "x", "s": 7}, None]
+    assert db.get("c", "x") == {"g": "x", "s": 2}
+    with db.batch():
+        db.sql("INSERT INTO t VALUES (4, 'z', 5)")
+        assert db.get("b", "z") == {"g": "z", "s": 5}
+    assert db.get("b", "z") is None  # as it was less than a second ago
+    clock.pass_by(2)
+    assert db.get("b", "z") == {"g": "z", "s": 5}
+
+
+def test_a_view_that_keeps_what_it_was_is_computed_anew_without_a_gap(db: Database) -> None:
+    query = "SELECT g, sum(10 div v) AS s FROM t GROUP BY g"
+    view(db, "a", "WITH (on_error = 'mark', keep_changes = '1 day')", query)
+    changes = db.changes("a")
+    held = [changes.read()]
+    db.sql("INSERT INTO t VALUES (3, 'x', 0)")
+    db.sql("INSERT INTO t VALUES (4, 'y', 1)")
+    db.sql("DELETE FROM t WHERE id = 3")
+    held.append(changes.read())
+    db.sql("REFRESH MATERIALIZED VIEW a FULL")
+    assert not changes.read().num_rows
+    assert sorted((r["g"], r["s"], r["_weight"]) for r in held[1].to_pylist()) == [("y", 3, -1), ("y", 13, 1)]
+    with pytest.raises(HeadraceError, match="VIEW_OPTIONS_CONFLICT"):
+        db.sql("ALTER MATERIALIZED VIEW a SET (strategy = 'IMB')")
+
+
 REFUSED = [
+    ("WITH (strategy = 'IMB', keep_changes = '1 day')", "VIEW_OPTIONS_CONFLICT"),
     ("WITH (strategy = 'SC')", "STRATEGY_NEEDS_EXTERNAL_BASE"),
     ("WITH (strategy = 'SCIMB')", "STRATEGY_NEEDS_EXTERNAL_BASE"),
     ("WITH (strategy = 'IMBB')", "INVALID_STRATEGY"),

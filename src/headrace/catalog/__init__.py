@@ -132,7 +132,10 @@ class Catalog:
         was = self.relations[old.lower()]
         relation = replace(was, name=new, born=was.born or was.name)
         known = {r.name.lower(): r for r in (relation if r is was else r for r in self.relations.values())}
-        readers = {new.lower() if name == old.lower() else name: found for name, found in self.readers.items()}
+        readers = {
+            new.lower() if name == old.lower() else name: tuple(relation if r is was else r for r in found)
+            for name, found in self.readers.items()
+        }
         return Catalog(self.version + 1, known, readers, {**self.numbers, relation.number: relation})
 
     def read_by(self, relation: Relation) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
+from headrace.base.wording import span_text
 from headrace.catalog.defaults import default_of, default_to_json
 from headrace.errors import CatalogError, Position, SqlError
 from headrace.types import Field, Schema, from_spark
@@ -111,6 +112,11 @@ class Relation:
     def primary_key(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def keep_changes(self) -> int | None:
+        """For how many microseconds it is kept what it was, if it is."""
+        return None
+
     def refuse_rows(self, position: Position | None) -> None:
         """An error unless rows can be inserted into it."""
         raise CatalogError(
@@ -138,6 +144,13 @@ class Relation:
     def of_body(cls, name: str, columns: Schema, body: Mapping[str, Any]) -> Relation:
         """The relation whose :meth:`body` this is."""
         return cls(name, columns)
+
+
+def kept_changes(microseconds: int | None) -> list[Note]:
+    """What DESCRIBE says of kept changes."""
+    if microseconds is None:
+        return []
+    return [("# keep_changes", span_text(microseconds), "VERSION AS OF, headrace.changes")]
 
 
 KINDS: dict[str, type[Relation]] = {}

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from headrace.base.wording import span_text
 from headrace.catalog.defaults import plain, value_of
-from headrace.catalog.relation import Note, Relation, kind
+from headrace.catalog.relation import Note, Relation, kept_changes, kind
 from headrace.errors import CatalogError, Position
 from headrace.types import BIGINT, STRING, Field, Schema
 
@@ -136,9 +135,7 @@ class Table(Relation):
                 found.append(("# default", column.name, column.default.text))
         for check in self.checks:
             found.append(("# check", check.name, f"CHECK ({check.text}){self._renamed_in(check)}"))
-        if self.keep_changes is not None:
-            found.append(("# keep_changes", span_text(self.keep_changes), "VERSION AS OF, headrace.changes"))
-        return found
+        return [*found, *kept_changes(self.keep_changes)]
 
     def _renamed_in(self, check: Check) -> str:
         now = {c.id: c.name for c in self.columns}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from headrace.catalog.refreshing import Refreshing
-from headrace.catalog.relation import Note, Relation, kind
+from headrace.catalog.relation import Note, Relation, kept_changes, kind
 from headrace.types import Schema
 
 FROZEN, ARRIVAL = TABLES_SEEN = ("frozen", "arrival")
@@ -35,6 +35,8 @@ class View(Relation):
     """Which state of a table below its groupings rows of a stream see: one of :data:`TABLES_SEEN`."""
     refreshing: Refreshing = field(default_factory=Refreshing)
     """How it is kept up to date, if it is materialized."""
+    keep_changes: int | None = field(default=None, kw_only=True)
+    """For how many microseconds a materialized one keeps what it was."""
 
     @property
     def called(self) -> str:
@@ -55,6 +57,7 @@ class View(Relation):
             ("# reads", ", ".join(self.reads), ""),
             *([("# refreshing", str(self.refreshing), "")] if self.materialized else []),
             *kept,
+            *kept_changes(self.keep_changes),
             ("# text", self.text.strip(), ""),
         ]
 
@@ -67,6 +70,7 @@ class View(Relation):
             **({"materialized": True} if self.materialized else {}),
             **({"tables": self.tables} if self.tables != FROZEN else {}),
             **({"refreshing": found} if (found := self.refreshing.body()) else {}),
+            **({"keep_changes": self.keep_changes} if self.keep_changes is not None else {}),
         }
 
     @classmethod
@@ -81,4 +85,5 @@ class View(Relation):
             body.get("materialized", False),
             body.get("tables", FROZEN),
             Refreshing.of_body(body.get("refreshing", {})),
+            keep_changes=body.get("keep_changes"),
         )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.catalog import Table
 from headrace.inside.listing import LISTINGS, Asked, Listing
 from headrace.table import history
 from headrace.types import BIGINT, DOUBLE, STRING, TIMESTAMP, Field, arrow_schema
@@ -65,12 +64,12 @@ _VERSIONS = (
 
 
 class _Versions(Listing):
-    """The versions of tables that keep their changes."""
+    """The versions of tables and views that keep their changes."""
 
     def read(self, asked: Asked, names: Any) -> pa.Table:
         found = [arrow_schema(_VERSIONS).empty_table()]
-        for table in asked.runtime.catalog.of_kind(Table):
-            if table.keep_changes is not None:
+        for relation in asked.runtime.catalog.relations.values():
+            if (table := history.of(relation)) is not None:
                 rows = history.versions(asked.snapshot, table)
                 columns = [pa.repeat(table.name, rows.num_rows), *rows.columns]
                 found.append(pa.table(columns, schema=arrow_schema(_VERSIONS)))

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 import pyarrow as pa
 
-from headrace.catalog import Table, View
+from headrace.catalog import View
 from headrace.errors import CatalogError, Position, SqlError
 from headrace.inside import commits, streams  # noqa: F401  (they register their listings)
 from headrace.inside.listing import Asked, OpenDatabase, all_listings, listing_of
@@ -77,7 +77,7 @@ class Inside:
                 hint="write the older one first",
             )
         table = self._opened.runtime.catalog.get(name, position=position)
-        if not isinstance(table, Table) or table.keep_changes is None:
+        if table.keep_changes is None:
             raise no_history(table, f"headrace.changes('{table.name}')", position)
         return Leaf.of(LogRef(table.name, table.number, since, until, position), history.log_columns(table))
 

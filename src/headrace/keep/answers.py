@@ -26,6 +26,7 @@ import duckdb
 import pyarrow as pa
 
 from headrace.base.interrupts import Lock
+from headrace.base.native import conform
 from headrace.engine.columns import Unfoldable
 from headrace.engine.plan_sql import quote_native
 from headrace.keep.kept import Kept, KeptState
@@ -37,6 +38,7 @@ from headrace.plan.refs import Ref, StateRef
 from headrace.runtime import Runtime
 from headrace.store import Glance, Snapshot, Transaction
 from headrace.table import query
+from headrace.types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -181,6 +183,20 @@ class Answers:
         beside = self._tables.of(snapshot, prepared, self._room()) if held else {}
         return query.run(self._runtime, snapshot, prepared, replace(leaves, arrow={**below, **beside}))
 
+    def own_rows(self, snapshot: Snapshot, kept: Kept) -> pa.Table | None:
+        """All rows of a relation that keeps them as a state; None of another."""
+        state = kept.answer
+        if state is None:
+            return None
+        with self.reading(snapshot, kept):
+            resident = None if snapshot.is_draft else self._caught_up(snapshot, kept, state, True)
+            found = state.home.merged(snapshot, state) if resident is None else resident.table()
+            *names, times = map(quote_native, found.column_names)
+            each = f"SELECT *, unnest(range({times})) AS __nth FROM __found"
+            rows = snapshot.query(f"SELECT {', '.join(names)} FROM ({each})", __found=found)
+        wanted = arrow_schema(kept.relation.columns)
+        return conform(rows.rename_columns(wanted.names), wanted)
+
     def find(self, snapshot: Snapshot, kept: Kept, lookup: Lookup, *, patient: bool) -> pa.Table | None:
         """The answer of a lookup; None if the state is not in memory, or if it takes a query to say what is wrong."""
         with self.lock(kept.name):
@@ -198,11 +214,13 @@ class Answers:
                 self._unfindable.add(state)
                 raise query.Again from None
 
-    def find_rows(self, snapshot: Snapshot, kept: Kept, state: KeptState, keys: pa.Table) -> pa.Table:
+    def find_rows(
+        self, snapshot: Snapshot, kept: Kept, state: KeptState, keys: pa.Table, *, patient: bool = True
+    ) -> pa.Table:
         """The merged rows of a state whose columns are one of these keys, and perhaps some others."""
         if not snapshot.is_draft:
             with self.lock(kept.name):
-                resident = self._caught_up(snapshot, kept, state, True)
+                resident = self._caught_up(snapshot, kept, state, patient)
                 if resident is not None:
                     return resident.find_each(keys.column_names, keys)
         source, tables = state.home.native(snapshot, state, "__appended")

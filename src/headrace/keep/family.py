@@ -18,6 +18,7 @@ from headrace.keep.kept import Kept
 from headrace.store import Snapshot
 
 if TYPE_CHECKING:
+    from headrace.keep.founding import Founding
     from headrace.keep.keeper import Keeper
 
 
@@ -57,6 +58,10 @@ class Family(ABC):
     def begun(self, keeper: Keeper, relation: Relation, plan: Any) -> Iterator[Kept]:
         """The relation compiled anew; what was written for it goes again if the block raises."""
         yield self.compiled(keeper, relation, plan)
+
+    def founding(self, keeper: Keeper, relation: Relation, plan: Any) -> Founding | None:
+        """How its first states are computed while its tables go on changing; None if they are to stand still."""
+        return None
 
     def created(self, kept: Any) -> str:
         """What CREATE answers."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.base.interrupts import Lock
 from headrace.catalog import Catalog, Relation
@@ -20,6 +21,7 @@ from headrace.errors import CatalogError
 from headrace.keep.answers import Answers, Others
 from headrace.keep.compaction import Compaction
 from headrace.keep.family import FAMILIES, Family
+from headrace.keep.founding import Foundings
 from headrace.keep.home import Home
 from headrace.keep.kept import Kept, Renewal, StageAbove
 from headrace.keep.refreshes import Refreshes
@@ -57,6 +59,7 @@ class Keeper:
         """Where the last insert's work for a state ran, and why there."""
         self._reopening = Lock()
         self.sides = Sides(runtime)
+        self.foundings = Foundings()
         self.compaction = Compaction(runtime, self.owner, self.answers)
         self.refreshes = Refreshes()
 
@@ -190,6 +193,12 @@ class Keeper:
         """Have the states of a relation be what changes of its tables make of them, in a commit."""
         if not renewal.is_whole:
             return self.add(tx, [kept], {state: [rows] for state, rows in renewal.rows.items()})
+        if kept.answer is not None:  # how its rows change may be kept
+            state, new = kept.answer, renewal.rows.get(kept.answer.ref, kept.answer.schema.empty_table())
+            old = state.home.merged(tx, state)
+            last = old.num_columns - 1
+            less = pc.negate(old.column(last))
+            kept.admit(tx, {state.ref: pa.concat_tables([new, old.set_column(last, old.schema.field(last), less)])})
         for state in kept.states:
             rows = renewal.rows.get(state.ref, state.schema.empty_table())
             state.home.rewrite(tx, state.ref, rows, altered=True)
@@ -209,6 +218,11 @@ class Keeper:
         """All rows of a kept relation as of a snapshot."""
         known = self.with_below([self.get(name).relation.number])
         return self.answers.rows(snapshot, self.get(name), known, patient=patient)
+
+    def answer(self, snapshot: Snapshot, relation: Relation) -> pa.Table | None:
+        """All rows of a relation that keeps its changes, where they are no table's."""
+        kept = self.of(relation) if relation.is_kept else None
+        return None if kept is None else self.answers.own_rows(snapshot, kept)
 
 
 def _handed_on(

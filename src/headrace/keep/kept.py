@@ -22,6 +22,7 @@ from headrace.engine.work import Static
 from headrace.keep.home import IN_FILE, Home
 from headrace.keep.sides import Side
 from headrace.keep.standing import Standings
+from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import State
 from headrace.plan.refs import KeptRef, TableRef
@@ -111,6 +112,10 @@ class Kept(ABC):
     """How it is kept up to date with tables it follows."""
     standing: Standings | None = None
     """Where it stands, if it does not always stand at the newest epoch."""
+    row_key: Sequence[Column] = ()
+    """The columns of its upper plan no two rows share, if there are such."""
+    answer: KeptState | None = None
+    """The state whose rows are the relation's own, with how often each is there, if they are kept."""
 
     @property
     def name(self) -> str:

@@ -8,14 +8,14 @@ longer than the lookup, so a text that differs from one that was planned in its 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.plan.exprs import Call, Column, Expr, Literal, conjuncts, substitute
-from headrace.plan.nodes import Filter, Node, Project, is_leaf
+from headrace.plan.exprs import Call, Case, Cast, Column, Expr, Literal, conjuncts, substitute
+from headrace.plan.nodes import Filter, Leaf, Node, Project
 from headrace.plan.pipelines import State
 from headrace.plan.refs import StateRef
 from headrace.types import BIGINT
@@ -28,9 +28,13 @@ class Output:
     name: str
     instead: int | None = None
     type: pa.DataType | None = None
+    some: str | None = None
+    """The column that says of how many values it is: of none it is NULL."""
 
     def of(self, row: pa.Table) -> pa.ChunkedArray:
         column = row.column(self.name)
+        if self.some is not None and row.num_rows and not (row.column(self.some)[0].as_py() or 0) > 0:
+            return pa.chunked_array([pa.nulls(1, self.type or column.type)])
         if self.type is not None:
             column = column.cast(self.type)
         return column if self.instead is None or not column.null_count else pc.fill_null(column, self.instead)
@@ -55,7 +59,11 @@ class Lookup:
 
     def of(self, constant: int | str) -> Lookup:
         """The same lookup by another constant of the same kind."""
-        return replace(self, key=(pa.array([constant], self.key[0].type),))
+        return self.by((pa.array([constant], self.key[0].type),))
+
+    def by(self, key: Sequence[pa.Array]) -> Lookup:
+        """The same lookup by another key: an array of one for each of the state's keys."""
+        return replace(self, key=tuple(key))
 
     def is_in(self, rows: pa.Table) -> bool:
         """Whether some of these state rows may be of the group."""
@@ -63,7 +71,8 @@ class Lookup:
         for name, value in zip((k.name for k in self.state.keys), self.key, strict=True):
             if pa.types.is_floating(value.type):
                 return bool(rows.num_rows)  # of two zeros, or two NaN, equality here knows nothing
-            same = pc.equal(rows.column(name), value[0])
+            column = rows.column(name)
+            same = pc.equal(column, value[0]) if value[0].is_valid else pc.is_null(column)
             found = same if found is None else pc.and_(found, same)
         return pc.any(found).as_py() is True
 
@@ -96,6 +105,38 @@ def shape_of(text: str) -> tuple[str, int | str] | None:
 
 def lookup_of(plan: Node, states: Mapping[str, State]) -> Lookup | None:
     """The lookup a plan is, if it is one."""
+    leaf, outputs, conditions = _reduced(plan)
+    if leaf is None:
+        return None
+    state, fields = states[leaf.relation], _fields(leaf)
+    values: dict[str, pa.Array] = {}
+    for condition in conditions:
+        found = _compared(condition, fields)
+        if found is None or found[0] in values:
+            return None
+        values[found[0]] = found[1]
+    if not state.keys or values.keys() != {k.name for k in state.keys}:
+        return None
+    return _looked_up(plan, state, outputs, fields, [values[k.name] for k in state.keys])
+
+
+def lookup_by(plan: Node, key: Sequence[Column], states: Mapping[str, State]) -> tuple[Lookup, list[int]] | None:
+    """The lookup of the rows of a plan by these of its columns, for :meth:`Lookup.by`, if it is one; and which of them
+    each of the state's keys is."""
+    leaf, outputs, conditions = _reduced(plan)
+    if leaf is None or conditions or not key:
+        return None
+    state, fields = states[leaf.relation], _fields(leaf)
+    exprs = {c.id: e for c, e in zip(plan.output, outputs, strict=True)}
+    names = [fields[e.id] if isinstance(e := exprs[c.id], Column) else "" for c in key]
+    if sorted(names) != sorted(k.name for k in state.keys):
+        return None
+    found = _looked_up(plan, state, outputs, fields, [])
+    return None if found is None else (found, [names.index(k.name) for k in state.keys])
+
+
+def _reduced(plan: Node) -> tuple[Leaf | None, list[Expr], list[Expr]]:
+    """A plan as expressions and conditions over one state; None if it is something else."""
     outputs: list[Expr] = list(plan.output)
     conditions: list[Expr] = []
     node = plan
@@ -107,36 +148,54 @@ def lookup_of(plan: Node, states: Mapping[str, State]) -> Lookup | None:
             outputs = [substitute(e, below) for e in outputs]
             conditions = [substitute(e, below) for e in conditions]
         node = node.child
-    if not is_leaf(node, StateRef) or not all(c.type.is_native for c in plan.output):
-        return None
-    state = states[node.relation]
-    fields = {c.id: f for f, c in zip(node.fields, node.scanned, strict=True)}
-    named = [_named(e, fields) for e in outputs]
-    values: dict[str, pa.Array] = {}
-    for condition in conditions:
-        found = _compared(condition, fields)
-        if found is None or found[0] in values:
-            return None
-        values[found[0]] = found[1]
-    if not state.keys or values.keys() != {k.name for k in state.keys}:
-        return None
-    known = [n for n in named if n is not None]
-    if len(known) < len(named):
+    if not isinstance(node, Leaf) or not isinstance(node.ref, StateRef):
+        return None, [], []
+    return (node if all(c.type.is_native for c in plan.output) else None), outputs, conditions
+
+
+def _fields(leaf: Leaf) -> Mapping[int, str]:
+    return {c.id: f for f, c in zip(leaf.fields, leaf.scanned, strict=True)}
+
+
+def _looked_up(
+    plan: Node, state: State, outputs: Sequence[Expr], fields: Mapping[int, str], key: Sequence[pa.Array]
+) -> Lookup | None:
+    known = [n for e in outputs if (n := _named(e, fields)) is not None]
+    if len(known) < len(outputs):
         return None
     schema = pa.schema([pa.field(c.name, c.type.arrow) for c in plan.output])
-    return Lookup(state, tuple(values[k.name] for k in state.keys), tuple(known), schema)
+    return Lookup(state, tuple(key), tuple(known), schema)
 
 
 def _named(expr: Expr, fields: Mapping[int, str]) -> Output | None:
     """The state's column an expression is."""
     if isinstance(expr, Column):
         return Output(fields[expr.id])
+    if isinstance(expr, Case) and len(expr.branches) == 1 and isinstance(expr.default, Literal):
+        # what exact sums of rows that come and go end in (``plan/aggregates.py``)
+        condition, value = expr.branches[0]
+        some = _counted(condition, fields)
+        found = _named(value, fields) if some is not None and expr.default.value is None else None
+        return None if found is None or found.instead is not None else replace(found, some=some)
+    if isinstance(expr, Cast) and isinstance(expr.arg, Column):
+        kept, wanted = expr.arg.type, expr.type
+        if kept.is_decimal and wanted.is_decimal and kept.scale == wanted.scale:
+            return Output(fields[expr.arg.id], type=wanted.arrow)
     if isinstance(expr, Call) and expr.fn == "sum_of_digits" and isinstance(expr.args[0], Column):
         return Output(fields[expr.args[0].id], type=BIGINT.arrow)
     if isinstance(expr, Call) and expr.fn == "coalesce" and len(expr.args) == 2:
         column, instead = expr.args
         if isinstance(column, Column) and isinstance(instead, Literal) and type(instead.value) is int:
             return Output(fields[column.id], instead.value)
+    return None
+
+
+def _counted(condition: Expr, fields: Mapping[int, str]) -> str | None:
+    """The state's column that a condition says is above 0."""
+    if isinstance(condition, Call) and condition.fn == ">":
+        count, none = condition.args
+        if isinstance(count, Column) and isinstance(none, Literal) and none.value == 0:
+            return fields[count.id]
     return None
 
 

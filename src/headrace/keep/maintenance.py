@@ -12,8 +12,9 @@ Nothing here writes: the rows are added in the commit that changes the tables (`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -82,11 +83,6 @@ class LookedUp:
         return [*found, *(reason_of(tree, leaf) for leaf in whole for tree in trees if leaf in leaves_of(tree))]
 
 
-def weighted(rows: pa.Table, weight: int) -> pa.Table:
-    """Rows that all came, or all went."""
-    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
-
-
 def tables_of(plan: LayeredPlan) -> list[TableRef]:
     """The tables a layered plan follows."""
     found = (leaf.ref for one in plan.inputs for leaf in leaves_of(one.rows))
@@ -111,7 +107,7 @@ def compiled(
     single = {StateRef(state.name) for state in plan.states if not state.keys}  # they have one row
     found = []
     for step in plan.steps(changed, lie):
-        rest, lookups = looked_up(step.rows, is_few, _findable)
+        rest, lookups = looked_up(step.rows, is_few, findable)
         scanned = (leaf for tree in (rest, *(one.keys for one in lookups)) for leaf in leaves_of(tree))
         left = tuple(leaf for leaf in scanned if not is_few(leaf) and leaf.ref not in single)
         found.append(LookedUp(step.state, tuple(lookups), rest, left))
@@ -147,7 +143,7 @@ def _small(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Col
     )
 
 
-def _findable(leaf: Leaf, fields: Collection[str]) -> list[str] | None:
+def findable(leaf: Leaf, fields: Collection[str]) -> list[str] | None:
     """By which fields rows are looked up: by the whole key if that can be, else by all that are compared."""
     types = dict(zip(leaf.fields, (c.type for c in leaf.scanned), strict=True))
     found = [name for name in leaf.fields if name in fields and is_key(types[name])]
@@ -163,7 +159,7 @@ def _table(runtime: Runtime, ref: Ref) -> Table:
     return table
 
 
-def _as_read(snapshot: Snapshot, state: KeptState, rows: pa.Table) -> pa.Table:
+def as_read(snapshot: Snapshot, state: KeptState, rows: pa.Table) -> pa.Table:
     """All rows of a state as those above read it: one without keys has a row, also over nothing."""
     assert state.folds is not None
     if state.folds.keys or rows.num_rows:
@@ -200,9 +196,52 @@ class _Given:
 
     arrow: dict[Ref, pa.Table] = field(default_factory=dict)
     sql: dict[Ref, str] = field(default_factory=dict)
+    goes_on: bool = False
+    """Whether tables change meanwhile: then an index may be ahead of the snapshot."""
 
     def leaves(self, states: query.Leaves) -> query.Leaves:
         return replace(states, arrow={**states.arrow, **self.arrow}, sql={**states.sql, **self.sql})
+
+
+class StatesBefore(ABC):
+    """The states of a relation as they are before a change, as of a snapshot."""
+
+    def reading(self) -> AbstractContextManager[object]:
+        """Held while they are read."""
+        return nullcontext()
+
+    @abstractmethod
+    def leaves(self) -> query.Leaves:
+        """All their rows, merged."""
+
+    @abstractmethod
+    def find(self, state: KeptState, keys: pa.Table) -> pa.Table:
+        """The merged rows whose columns are one of these keys, and perhaps some others."""
+
+    @abstractmethod
+    def merged(self, state: KeptState) -> pa.Table:
+        """All rows of one."""
+
+
+class Stored(StatesBefore):
+    """Those that are kept."""
+
+    def __init__(self, answers: Answers, snapshot: Snapshot, kept: Kept) -> None:
+        self._answers = answers
+        self._snapshot = snapshot
+        self._kept = kept
+
+    def reading(self) -> AbstractContextManager[object]:
+        return self._answers.reading(self._snapshot, self._kept)
+
+    def leaves(self) -> query.Leaves:
+        return self._answers.states(self._snapshot, self._kept, patient=True)
+
+    def find(self, state: KeptState, keys: pa.Table) -> pa.Table:
+        return self._answers.find_rows(self._snapshot, self._kept, state, keys)
+
+    def merged(self, state: KeptState) -> pa.Table:
+        return state.home.merged(self._snapshot, state)
 
 
 class Maintenance:
@@ -212,7 +251,7 @@ class Maintenance:
         self._runtime = runtime
         self._answers = answers
         self._plan = plan
-        self._compiled: dict[tuple[Time, frozenset[Ref]], _Steps] = {}
+        self._compiled: dict[tuple[frozenset[Ref], Time], _Steps] = {}
         self._merges: dict[str, Standing] = {}
         self.tables: Mapping[int, TableRef] = {ref.number: ref for ref in tables_of(plan)}
         self._fields: dict[Ref, set[str]] = {}
@@ -226,7 +265,7 @@ class Maintenance:
         """The rows that changes of tables, which have weights, add to states. Hold ``tables_lock``."""
         while True:
             with self._runtime.store.read() as snapshot, suppress(query.Again):
-                return self.rows_of(snapshot, kept, changes, "before")
+                return self.run(snapshot, kept, changes, Stored(self._answers, snapshot, kept))
 
     def first_rows(self, kept: Kept, changes: Mapping[Ref, pa.Table] = NO_CHANGES) -> dict[int, pa.Table]:
         """The rows that states begin with: of all rows that tables have, or will have when these changes are in."""
@@ -247,7 +286,7 @@ class Maintenance:
         for step in self._plan.first_steps(changes.keys()):
             if step.state not in found:
                 given: dict[Ref, pa.Table] = {
-                    StateRef(name): _as_read(snapshot, kept.by_name[name], rows) for name, rows in found.items()
+                    StateRef(name): as_read(snapshot, kept.by_name[name], rows) for name, rows in found.items()
                 }
                 leaves = query.Leaves({**given, **changed}, {})
                 rows = query.run(self._runtime, snapshot, query.Prepared(self._runtime, step.rows), leaves)
@@ -267,26 +306,41 @@ class Maintenance:
         """The columns of a table that the plan reads."""
         return self._fields[table]
 
+    def first_steps(self) -> list[tuple[str, query.Prepared]]:
+        """What each state begins with, in order: of all rows that tables have."""
+        return [(step.state, query.Prepared(self._runtime, step.rows)) for step in self._plan.first_steps()]
+
     # One change
 
-    def rows_of(
-        self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table], lie: Time
+    def run(
+        self,
+        snapshot: Snapshot,
+        kept: Kept,
+        changes: Mapping[Ref, pa.Table],
+        before: StatesBefore,
+        *,
+        lie: Time = "before",
     ) -> dict[int, pa.Table]:
-        """The rows that changes add to states, where the changed tables lie in a snapshot as they were, or as they are
-        now. Raises :class:`~headrace.table.query.Again`."""
+        """The rows that changes add to states, which are as before; tables ``lie`` as before, or as they are now.
+
+        Raises :class:`~headrace.table.query.Again` if the snapshot cannot answer."""
         seen = {ref: self._seen(ref, rows) for ref, rows in changes.items()}
-        given = _Given({change_ref(ref): rows for ref, rows in seen.items() if rows is not None})
+        arrow: dict[Ref, pa.Table] = {change_ref(ref): rows for ref, rows in seen.items() if rows is not None}
+        given = _Given(arrow, goes_on=lie == "now")
         added: dict[int, pa.Table] = {}
         for step in self._steps(snapshot, [ref for ref, rows in seen.items() if rows is not None], lie):
             state = kept.by_name[step.state]
-            if any(given.arrow[ref].num_rows for ref in step.changes):
-                rows = self._step(snapshot, kept, step, given)
+            # What is read as it is now shows a change that nothing else tells of.
+            if lie == "now" or any(given.arrow[ref].num_rows for ref in step.changes):
+                rows = self._step(snapshot, kept, step, given, before)
             else:
                 rows = state.schema.empty_table()
             if rows.num_rows:
                 added[state.ref] = rows.cast(state.schema)
             if StateRef(step.state) in self._read_above:
-                given.arrow[change_ref(StateRef(step.state))] = self._change_of(snapshot, kept, step.state, rows)
+                given.arrow[change_ref(StateRef(step.state))] = self._change_of(
+                    snapshot, kept, step.state, rows, before
+                )
         return added
 
     def _seen(self, ref: Ref, rows: pa.Table) -> pa.Table | None:
@@ -295,12 +349,12 @@ class Maintenance:
         seen = rows.select([*(name for name in rows.column_names if name in fields), WEIGHT])
         return None if _cancels(seen) else seen
 
-    def _step(self, snapshot: Snapshot, kept: Kept, step: _Step, given: _Given) -> pa.Table:
-        with self._answers.reading(snapshot, kept):
-            states = self._answers.states(snapshot, kept, patient=True) if step.reads_states else query.NO_LEAVES
+    def _step(self, snapshot: Snapshot, kept: Kept, step: _Step, given: _Given, before: StatesBefore) -> pa.Table:
+        with before.reading():
+            states = before.leaves() if step.reads_states else query.NO_LEAVES
             for lookup, keys in step.lookups:
                 if lookup.given not in given.arrow and lookup.given not in given.sql:
-                    self._look_up(snapshot, kept, lookup, keys, given, states)
+                    self._look_up(snapshot, kept, lookup, keys, given, states, before)
             rows = query.run(self._runtime, snapshot, step.rows, given.leaves(states))
             for lookup, _ in step.lookups:
                 given.arrow.pop(lookup.given, None)
@@ -315,12 +369,13 @@ class Maintenance:
         keys: query.Prepared,
         given: _Given,
         states: query.Leaves,
+        before: StatesBefore,
     ) -> None:
         wanted = query.run(self._runtime, snapshot, keys, given.leaves(states))
         wanted = wanted.rename_columns(list(lookup.fields))
         ref = lookup.leaf.ref
         if isinstance(ref, StateRef):
-            rows = self._answers.find_rows(snapshot, kept, kept.by_name[ref.name], wanted)
+            rows = before.find(kept.by_name[ref.name], wanted)
             given.arrow[lookup.given] = rows
             self.read.found += rows.num_rows
             return
@@ -333,7 +388,8 @@ class Maintenance:
             try:
                 found = indexes.rows_of(self._runtime, snapshot, table, hashes, fields, columns=columns, eager=True)
             except Newer:
-                raise query.Again from None
+                if not given.goes_on:
+                    raise query.Again from None
         if found is None:
             given.sql[lookup.given] = f"SELECT * FROM {tables.source(snapshot, table, lookup.leaf.fields)}"
             self.read.scanned += indexes.about(self._runtime, snapshot, table)
@@ -348,7 +404,7 @@ class Maintenance:
             given.arrow[lookup.given] = rows.select(list(lookup.leaf.fields))
             self.read.found += rows.num_rows
 
-    def _change_of(self, snapshot: Snapshot, kept: Kept, name: str, rows: pa.Table) -> pa.Table:
+    def _change_of(self, snapshot: Snapshot, kept: Kept, name: str, rows: pa.Table, before: StatesBefore) -> pa.Table:
         """How a state's merged rows change when rows are added to it: those that go and those that come."""
         state = kept.by_name[name]
         assert state.folds is not None
@@ -356,10 +412,10 @@ class Maintenance:
             return state.schema.empty_table().append_column(WEIGHT, pa.array([], pa.int64()))
         key = [c.name for c in state.folds.keys]
         if key:
-            old = self._answers.find_rows(snapshot, kept, state, rows.select(key))
+            old = before.find(state, rows.select(key))
             self.read.found += old.num_rows
         else:
-            old = state.home.merged(snapshot, state)
+            old = before.merged(state)
         both = {"__both": pa.concat_tables([old.cast(state.schema), rows.cast(state.schema)])}
         if both["__both"].num_rows > query.STANDING:
             new = snapshot.query(state.merge("__both"), **both)
@@ -374,12 +430,11 @@ class Maintenance:
     # Compiling
 
     def _steps(self, snapshot: Snapshot, changed: Collection[Ref], lie: Time) -> Sequence[_Step]:
-        refs = frozenset(changed)
-        key = lie, refs
-        small = _small(self._runtime, snapshot, self._plan, refs)
+        key = frozenset(changed), lie
+        small = _small(self._runtime, snapshot, self._plan, key[0])
         found = self._compiled.get(key)
         if found is None or found.small != small:
-            steps = compiled(self._runtime, snapshot, self._plan, refs, lie)
+            steps = compiled(self._runtime, snapshot, self._plan, key[0], lie)
             found = self._compiled[key] = _Steps(tuple(map(self._prepared, steps)), small)
         return found.steps
 

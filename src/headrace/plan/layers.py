@@ -44,6 +44,7 @@ from headrace.plan.reasons import Reason, of_order
 from headrace.plan.refs import ChangeRef, Ref, StateRef, TableRef
 from headrace.plan.signed import WEIGHT
 from headrace.plan.split import split
+from headrace.plan.unique import key_of
 from headrace.types import BIGINT
 
 
@@ -85,6 +86,10 @@ class LayeredPlan:
     upper: Node
     order: tuple[Reason, ...] = ()
     """Whether some LIMIT leaves it open which rows it takes."""
+    answer: str | None = None
+    """The state that has the rows of the answer themselves, with how often each is there, if they are kept."""
+    key: tuple[Column, ...] = ()
+    """The columns of the answer no two rows share, if there are such."""
 
     def steps(self, changed: Collection[Ref], lie: Time = "before") -> list[Step]:
         """What a change of some tables does to states, in order; ``changed`` lie as they were before, or as they are
@@ -117,25 +122,33 @@ class LayeredPlan:
         return SplitPlan(self.states, (), (), self.upper)
 
 
-def layered(root: Node) -> LayeredPlan:
-    """Cut a plan over tables that change. Ties of a LIMIT are broken by all columns."""
-    found = _Layering().run(rewrite_plan(root, settled))
-    return replace(found, order=tuple(of_order(root)))
+def layered(root: Node, *, answer: bool = False) -> LayeredPlan:
+    """Cut a plan over tables that change. Ties of a LIMIT are broken by all columns.
+
+    With the ``answer`` its rows are kept beside what they are made of: what is added to that state is how they change.
+    """
+    found = _Layering(answer).run(rewrite_plan(root, settled))
+    return replace(found, order=tuple(of_order(root)), key=key_of(root, {}) or ())
 
 
 class _Layering:
-    def __init__(self) -> None:
+    def __init__(self, answer: bool) -> None:
+        self._answer = answer
         self._states: list[State] = []
         self._inputs: list[Input] = []
 
     def run(self, root: Node) -> LayeredPlan:
         body = _body(root)
-        if isinstance(body, Aggregate):
+        if isinstance(body, Aggregate) and not (self._answer and is_inexact(body)):
             upper = self._cut(_replaced(root, {id(body): replace(body, child=self._kept(body.child))}))
         else:
             rows = self._kept(body)
             upper = _replaced(root, {id(body): rows if _is_read(rows) else self._counted(rows)})
-        return LayeredPlan(tuple(self._states), tuple(self._inputs), upper)
+        answer = None
+        if self._answer:
+            self._with_times(upper)
+            answer = self._states[-1].name
+        return LayeredPlan(tuple(self._states), tuple(self._inputs), upper, answer=answer)
 
     def _kept(self, node: Node) -> Node:
         """The node with all groupings inside that can be states of their own, and all that is inexact."""

@@ -238,12 +238,12 @@ def _advanced(db: Database, chain: Chain, relation: Relation) -> int:
     """The head of a chain, brought up to now: by what was kept of a table's changes, or by comparing rows."""
     from headrace.table import history
 
-    table = db.catalog.get(relation.name)
-    if isinstance(table, Table) and table.keep_changes is not None:
+    now: Relation = db.catalog.get(relation.name)
+    if (table := history.of(now)) is not None:
         with db.runtime.store.read() as snapshot:
             head = chain.head()
             if not head:
-                return chain.extend(*history.whole(snapshot, table))
+                return chain.extend(*history.whole(snapshot, table, db.keeper.answer(snapshot, now)))
             if history.keeps_from(snapshot, table, head):
                 return chain.extend(*history.changed(snapshot, table, head))
     return chain.advance(*db.rows_at(relation.name))

@@ -56,23 +56,25 @@ def _option(reader: Cursor) -> Option:
     return Option(name, reader.expression(), position)
 
 
-def view_options(options: list[Option]) -> tuple[int | None, str | None]:
-    """For how many microseconds a view keeps its groups, and which state of tables its rows see, if it says so."""
+def view_options(options: list[Option]) -> tuple[int | None, str | None, int | None]:
+    """For how many microseconds a view keeps its groups, which state of tables its rows see, and for how many
+    microseconds it keeps its changes, if it says so."""
     given: dict[str, Option] = {}
     for option in options:
-        if option.name not in ("retain", "tables"):
+        if option.name not in ("retain", "tables", "keep_changes"):
             raise SqlError(
                 "VIEW_OPTION_UNKNOWN",
                 f"a view has no option {option.name}",
                 position=option.position,
-                hint="it has retain and tables: WITH (retain = '7 days', tables = 'frozen')",
+                hint="it has retain, tables and keep_changes: WITH (retain = '7 days', tables = 'frozen')",
             )
         if given.setdefault(option.name, option) is not option:
             raise SqlError(
                 "VIEW_REPEATED_OPTION", f"{option.name} is given twice", position=option.position, hint="leave one out"
             )
     retain = span_of(given["retain"], "7 days") if "retain" in given else None
-    return retain, _tables(given["tables"]) if "tables" in given else None
+    tables = _tables(given["tables"]) if "tables" in given else None
+    return retain, tables, span_of(given["keep_changes"], "1 day") if "keep_changes" in given else None
 
 
 def _tables(option: Option) -> str:

@@ -92,6 +92,8 @@ class CreateView(Create):
     """Which state of tables rows of a stream see: ``WITH (tables = 'arrival')``."""
     refreshing: Wanted = field(default_factory=Wanted)
     """How a materialized one is refreshed."""
+    keep_changes: int | None = None
+    """For how many microseconds: ``WITH (keep_changes = '1 day')``."""
 
 
 @dataclass(frozen=True)
@@ -480,12 +482,22 @@ class StatementReader(Cursor):
         clauses = refresh_clauses(self) if materialized else Clauses()
         options = with_options(self)
         wanted = Wanted([one for one in options if one.name in OPTIONS] if materialized else (), clauses)
-        retain, tables = view_options([one for one in options if one not in wanted.options])
+        retain, tables, keep_changes = view_options([one for one in options if one not in wanted.options])
         if not self.take("AS") or not self.at_query():
             self.fail("AS and a query")
         query, text = self.rest_as_query(), self.written()
         return CreateView(
-            name, names, query, text, exists, position, retain, materialized, tables=tables, refreshing=wanted
+            name,
+            names,
+            query,
+            text,
+            exists,
+            position,
+            retain,
+            materialized,
+            tables=tables,
+            refreshing=wanted,
+            keep_changes=keep_changes,
         )
 
     def whole_number(self, what: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from headrace.catalog import Relation, Table
+from headrace.catalog import Relation, Table, View
 from headrace.errors import CatalogError, Position, SqlError
 from headrace.plan.exprs import Agg, Expr, columns, walk
 from headrace.plan.nodes import Leaf
@@ -22,7 +22,7 @@ _NEWEST = (1 << 63) - 1
 
 
 def version_scan(relation: Relation, version: exp.Version, analyzer: Analyzer, *, in_view: bool) -> Leaf:
-    """The scan of a relation with a version, which must be a table that keeps its changes."""
+    """The scan of a relation with a version, which must keep its changes."""
     position = position_of(version)
     said = f"{relation.name} {text_of(version)}"
     if in_view:
@@ -32,7 +32,7 @@ def version_scan(relation: Relation, version: exp.Version, analyzer: Analyzer, *
             position=position,
             hint="query it directly, or keep the rows: CREATE TABLE … AS SELECT",
         )
-    if not isinstance(relation, Table) or relation.keep_changes is None:
+    if relation.keep_changes is None:
         raise no_history(relation, said, position)
     given = version.expression
     if version.this == "VERSION":
@@ -45,14 +45,18 @@ def version_scan(relation: Relation, version: exp.Version, analyzer: Analyzer, *
 
 def no_history(relation: Relation, said: str, position: Position | None) -> CatalogError:
     """The refusal for a relation of which no earlier versions are kept."""
+    hint = "CREATE TABLE … WITH (keep_changes = '1 day') keeps what a table was"
     what = "a table that keeps no changes" if relation.is_table else f"a {relation.kind}"
+    if isinstance(relation, View) and relation.materialized:
+        what = "a materialized view that keeps no changes"
+        hint = "CREATE OR REPLACE MATERIALIZED VIEW … WITH (keep_changes = '1 day') keeps what a view was"
     if isinstance(relation, Table) and relation.files is not None:
         what = "a table over files, which others write"
     return CatalogError(
         "UNSUPPORTED_FEATURE.TIME_TRAVEL",
         f"{said}: {relation.name} is {what}",
         position=position,
-        hint="CREATE TABLE … WITH (keep_changes = '1 day') keeps what a table was",
+        hint=hint,
     )
 
 

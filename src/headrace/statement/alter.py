@@ -257,7 +257,8 @@ class Alterer:
             before = replace(before, **{name: getattr(Refreshing(), name)})
         refreshing = action.wanted.over(before, is_new=False)
         kept = self._keeper.get(view.name)
-        require_policy(self._runtime, refreshing, kept.layers, view.name, at)
+        new = replace(view, refreshing=refreshing)
+        require_policy(self._runtime, new, kept.layers, at)
         moves = refreshing.strategy != view.refreshing.strategy
         if moves:  # the states are those of now from here on: tables stand still
             self._deferral.refresh(view.name, "ALTER", steady=True)
@@ -267,7 +268,7 @@ class Alterer:
             if moves:
                 standing.put(tx, Standing(tx.epoch, tx.moment))
 
-        self._commit(view, replace(view, refreshing=refreshing), work)
+        self._commit(view, new, work)
         self._deferral.stir()
         return f"materialized view {view.name} has {refreshing} now"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -63,11 +64,11 @@ class Definer:
         self._keeper = keeper
 
     def create(self, statement: s.Create) -> str:
+        if (family := family_of(statement)) is not None:
+            return self._create_kept(family, statement)
         with self._runtime.tables_lock:
             if self.exists(statement):
                 return f"{statement.name} exists already"
-            if (family := family_of(statement)) is not None:
-                return self._create_kept(family, statement)
             relation: Relation
             if isinstance(statement, s.CreateStream):
                 relation = self._with_defaults(_stream(statement), statement)
@@ -228,17 +229,35 @@ class Definer:
     # What is kept
 
     def _create_kept(self, family: Family, statement: s.Create) -> str:
-        found, plan = family.defined(self._keeper, statement, self._runtime.analyzer())
-        relation = self._numbered(found)
-        if plan is None:
-            self._define(relation, lambda tx: None, statement)
-            return f"{relation.kind} {relation.name} created"
-        owns = {role: self._runtime.store.new_number() for role in family.holds(plan)}
-        relation = replace(relation, owns=owns)
-        with family.begun(self._keeper, relation, plan) as kept:
+        exists = f"{statement.name} exists already"
+
+        def define(kept: Kept) -> str:
             begin = partial(self._keeper.found, kept=kept)
-            self._define(relation, begin, statement, partial(self._keeper.enter, kept))
-        return family.created(kept)
+            self._define(kept.relation, begin, statement, partial(self._keeper.enter, kept))
+            return family.created(kept)
+
+        with ExitStack() as block:
+            with self._runtime.tables_lock:
+                if self.exists(statement):
+                    return exists
+                found, plan = family.defined(self._keeper, statement, self._runtime.analyzer())
+                relation = self._numbered(found)
+                if plan is None:
+                    self._define(relation, lambda tx: None, statement)
+                    return f"{relation.kind} {relation.name} created"
+                owns = {role: self._runtime.store.new_number() for role in family.holds(plan)}
+                relation = replace(relation, owns=owns)
+                founding = family.founding(self._keeper, relation, plan)
+                if founding is None:
+                    with family.begun(self._keeper, relation, plan) as kept:
+                        return define(kept)
+                block.enter_context(founding)
+            founding.run()
+            with self._runtime.tables_lock:
+                if self.exists(statement):  # another one was quicker
+                    return exists
+                founding.finish()
+                return define(founding.kept)
 
     def _numbered(self, relation: R) -> R:
         """The relation with a number, which makes what it names certain from here on."""
@@ -252,23 +271,37 @@ class Definer:
         Inserts acknowledged before it are gone from it, those after it count: state rows
         computed before it are void, as after any change of definitions.
         """
-        with self._runtime.tables_lock:
-            old: Kept = self._keeper.get(name)
-            relation, family = old.relation, self._keeper.family(old.relation)
-            with family.begun(self._keeper, relation, family.plan_of(old)) as new:
+        with ExitStack() as block:
+            with self._runtime.tables_lock:
+                old: Kept = self._keeper.get(name)
+                relation, family = old.relation, self._keeper.family(old.relation)
+                founding = family.founding(self._keeper, relation, family.plan_of(old))
+                if founding is None:
+                    with family.begun(self._keeper, relation, family.plan_of(old)) as new:
+                        self._restart(old, new)
+                    return family.restarted(new)
+                block.enter_context(founding)
+            founding.run()
+            with self._runtime.tables_lock:
+                self._runtime.catalog.require_there(relation)
+                founding.finish()
+                self._restart(self._keeper.get(name), founding.kept)
+            return family.restarted(founding.kept)
 
-                def work(tx: Transaction) -> News:
-                    for ref in relation.owns.values():
-                        tx.drop_relation(ref)
-                    tx.forget_count(relation.number)
-                    self._keeper.found(tx, new)
-                    return News()
+    def _restart(self, old: Kept, new: Kept) -> None:
+        relation = new.relation
 
-                newer = self._runtime.catalog.with_relation(relation)
-                label = f"REFRESH {relation.kind.upper()} {relation.name} RESTART"
-                self.commit(newer, work, label, partial(self._keeper.enter, new))
-            self._keeper.forget(old)
-        return family.restarted(new)
+        def work(tx: Transaction) -> News:
+            for ref in relation.owns.values():
+                tx.drop_relation(ref)
+            tx.forget_count(relation.number)
+            self._keeper.found(tx, new)
+            return News()
+
+        newer = self._runtime.catalog.with_relation(relation)
+        label = f"REFRESH {relation.kind.upper()} {relation.name} RESTART"
+        self.commit(newer, work, label, partial(self._keeper.enter, new))
+        self._keeper.forget(old)
 
     # Commits
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from headrace.base.native import conform
 from headrace.catalog import Catalog, Table
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported
 from headrace.inside.relations import Inside
@@ -26,7 +27,7 @@ from headrace.keep.lookup import Lookup
 from headrace.keep.shortcuts import BY_STATE, ByState, ReadOfState, Texts, glanced
 from headrace.plan.nodes import Leaf, Node, is_leaf, streams_in
 from headrace.plan.pipelines import SplitPlan
-from headrace.plan.refs import KeptRef, Ref, SystemRef
+from headrace.plan.refs import KeptRef, Ref, SystemRef, VersionRef
 from headrace.plan.rules import optimize
 from headrace.plan.window import split_window
 from headrace.runtime import Runtime
@@ -37,13 +38,13 @@ from headrace.statement.load import target_of
 from headrace.store import Snapshot
 from headrace.stream.ad_hoc import AdHocQuery
 from headrace.stream.window import WindowQuery
-from headrace.table import query
+from headrace.table import history, query
 from headrace.table.files import refresh
-from headrace.types import quote
+from headrace.types import arrow_schema, quote
 
 T = TypeVar("T")
 
-_HASTY_ATTEMPTS = 3
+HASTY_ATTEMPTS = 3
 """How often a query takes a newer snapshot where a view's state in memory is newer than its own."""
 
 
@@ -224,7 +225,7 @@ class QueryReader:
                 with self._runtime.store.read() as snapshot, suppress(query.Again):
                     behind = [one for planned in each for one in planned.level(snapshot).behind]
                     if not behind:
-                        patient = attempt >= _HASTY_ATTEMPTS
+                        patient = attempt >= HASTY_ATTEMPTS
                         return [self._run_over(snapshot, planned, patient=patient, over=over) for planned in each]
                 if behind:
                     catch_up(behind)
@@ -275,7 +276,7 @@ class QueryReader:
                             stands = planned.level(snapshot)
                             behind = stands.behind
                             if not behind:
-                                hasty = attempt < _HASTY_ATTEMPTS
+                                hasty = attempt < HASTY_ATTEMPTS
                                 rows = self._run_over(snapshot, planned, patient=not hasty)
                                 return snapshot.epoch if stands.epoch is None else stands.epoch, rows
                         except query.Again:
@@ -359,6 +360,19 @@ class QueryReader:
         self._read_leaves(snapshot, planned, planned.whole, arrow, patient)
         return query.run(self._runtime, snapshot, planned.whole, replace(states, arrow=arrow))
 
+    def _as_of(self, snapshot: Snapshot, ref: VersionRef) -> pa.Table | None:
+        """The rows of a version of what is no table; None if it is one."""
+        relation = self._catalog.at(ref.number)
+        table = history.of(relation)
+        if relation is None or table is None or relation.is_table:
+            return None
+        version = query.version_of(self._runtime, snapshot, table, ref)
+        now = self._keeper.answer(snapshot, relation)
+        names = [c.name for c in table.columns]
+        text = f"SELECT * FROM {history.source(snapshot, table, version, names, history.NOW)}"
+        assert now is not None
+        return conform(snapshot.query(text, **{history.NOW: now}), arrow_schema(table.columns))
+
     def _read_leaves(
         self,
         snapshot: Snapshot,
@@ -373,6 +387,8 @@ class QueryReader:
                 continue
             if isinstance(scan.ref, SystemRef):
                 arrow[scan.ref] = self._inside.rows(snapshot, scan.ref, planned.fields(scan))
+            if isinstance(scan.ref, VersionRef) and (rows := self._as_of(snapshot, scan.ref)) is not None:
+                arrow[scan.ref] = rows
             if isinstance(scan.ref, KeptRef):
                 kept = planned.kept[scan.number]
                 arrow[scan.ref] = self._answers.rows(snapshot, kept, planned.kept, patient=patient)

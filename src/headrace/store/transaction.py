@@ -183,6 +183,10 @@ class Transaction(Snapshot):
         self.changed.add(CATALOG)
         return int(found[0][0])
 
+    def is_new(self, relation: Stored) -> bool:
+        """Whether this very epoch made a relation."""
+        return key_of(relation) in self.made
+
     def note_change(self, relation: Stored) -> None:
         """Say that a relation is not what it was, whether its rows are or not: what was kept of it is out of date."""
         self.changed.add(self._known(relation))

@@ -2,7 +2,8 @@
 
 A change is the table's rows with a column more: how often each counts, 1 for one that came and -1 for one that went
 (``plan/signed.py``). What follows the table makes state rows of it before the commit (``keep/kept.py:Kept.changed``);
-what takes changes in later is told that there are some (``keep/deferral.py``).
+what takes changes in later is told that there are some (``keep/deferral.py``), and what is being founded over the table
+notes them (``keep/founding.py``).
 
 Where a view cannot be computed over what the table will be, the statement fails; or the view is marked, keeps what it
 has, and is computed anew with each later change until that works (``on_error``).
@@ -21,13 +22,14 @@ from headrace.catalog import Table
 from headrace.catalog.refreshing import MARK
 from headrace.engine.stage import StateRows
 from headrace.errors import HeadraceError
+from headrace.keep.founding import Note
 from headrace.keep.keeper import Added, Keeper
 from headrace.keep.kept import Kept, Renewal
-from headrace.keep.maintenance import weighted
 from headrace.keep.refreshes import refreshed
 from headrace.keep.standing import Standing
 from headrace.runtime import Parts, Runtime
 from headrace.store import Transaction
+from headrace.table.net import weighted
 
 
 def _each(parts: Parts) -> Generator[tuple[pa.Table, int]]:
@@ -68,6 +70,7 @@ class TableHanding:
     deferred: Callable[[], None] | None
     """Tells those who take the change in later, if there are any."""
     rows: StateRows = field(default_factory=dict)
+    notes: Sequence[Note] = ()
     added: Added | None = None
     epoch: int | None = None
 
@@ -83,6 +86,11 @@ class TableHanding:
                 self.rows |= {state: [rows] for state, rows in one.renewal.rows.items()}
         if fed:
             self.added = self.keeper.add(tx, fed, self.rows)
+
+    def settled(self) -> None:
+        """When that is durable, by the writer."""
+        for note in self.notes:
+            note.settled()
 
     def after(self) -> None:
         """When that is committed."""
@@ -105,21 +113,32 @@ class TableChanges:
 
     def of(self, table: Table, parts: Parts) -> TableHanding:
         """What a change leaves for those who follow the table; read only if there are any. Hold ``tables_lock``."""
-        followers = self._followers(table)
+        followers, notes = self._followers(table), self._keeper.foundings.notes(table)
         fed = [kept for kept in followers if not kept.refreshing.is_deferred]
         stir = self._stir if len(fed) < len(followers) else None
-        return TableHanding(self._keeper, self._followings(table, fed, parts) if fed else (), stir)
+        followings = self._followings(table, fed, notes, parts) if fed or notes else ()
+        return TableHanding(self._keeper, followings, stir, notes=notes)
 
     def is_followed(self, table: Table) -> bool:
-        """Whether anything follows the table's changes as they are made. Hold ``tables_lock``."""
-        return any(not kept.refreshing.is_deferred for kept in self._followers(table))
+        """Whether anything follows the table's changes as they are made, or is about to. Hold ``tables_lock``."""
+        fed = any(not kept.refreshing.is_deferred for kept in self._followers(table))
+        return fed or self._keeper.foundings.follow(table)
 
     def _followers(self, table: Table) -> list[Kept]:
         return [kept for kept in self._keeper.fed(table, self._runtime.catalog) if kept.follows(table)]
 
-    def _followings(self, table: Table, fed: Sequence[Kept], parts: Parts) -> Sequence[_Following]:
+    def _followings(
+        self, table: Table, fed: Sequence[Kept], notes: Sequence[Note], parts: Parts
+    ) -> Sequence[_Following]:
+        found: list[pa.Table] = []
         with closing(_each(parts)) as each:  # in a batch, what is half read keeps its transaction from ending
-            found = [weighted(rows, weight) for rows, weight in each if rows.num_rows]
+            for rows, weight in each:
+                if rows.num_rows:
+                    change = weighted(rows, weight)
+                    for note in notes:
+                        note.take(change)
+                    if fed:
+                        found.append(change)
         if not found:
             return ()
         changes = {table.number: pa.concat_tables(found)}

@@ -220,7 +220,6 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
             _record(runtime, table, change, recording)
 
         handing = runtime.hand_on(table, partial(change.parts, runtime, table))
-        settled = beside.settled if beside is not None else lambda: None
         with keys.entering(runtime, table, *_keys(runtime, table, change, melted), sure=change.keeps_keys) as entering:
 
             def work(tx: Transaction) -> tuple[int, int | None] | None:
@@ -251,7 +250,13 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
                 handing.add(tx)
                 return tx.epoch, 0 if grown else gone.num_rows or None
 
-            done = runtime.store.commit(work, label=label, settled=lambda _: settled())
+            def settled(done: tuple[int, int | None] | None) -> None:
+                if done is not None:
+                    handing.settled()
+                if beside is not None:
+                    beside.settled()
+
+            done = runtime.store.commit(work, label=label, settled=settled)
             entering.committed(None if done is None else done[0])
     except BaseException:
         _let_go(runtime, (*change.files, *melted.files), recording)

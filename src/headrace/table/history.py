@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.base.native import conform
@@ -37,6 +38,8 @@ from headrace.table.net import keys_of, names_of, same, summed, times, told_apar
 from headrace.types import BIGINT, INT, Field, Schema, arrow_schema
 
 CAME, WENT, VERSIONS = "came", "went", "versions"
+NOW = "__now"
+"""What the rows are now that a version is told from, where they are no table's."""
 VERSION = "__version"
 """The version of a kept row."""
 _VERSIONS = pa.schema(
@@ -68,9 +71,22 @@ def is_kept(table: Table) -> bool:
     return VERSIONS in table.owns
 
 
+def of(relation: Relation | None) -> Table | None:
+    """The relation as the table whose history is kept, if that is: a view's answer has one like a table's rows."""
+    if relation is None or relation.keep_changes is None or isinstance(relation, Table):
+        return relation if isinstance(relation, Table) and relation.keep_changes is not None else None
+    return Table(
+        relation.name,
+        relation.columns,
+        keep_changes=relation.keep_changes,
+        number=relation.number,
+        owns=relation.owns,
+    )
+
+
 def owned(store: Store, relation: Relation) -> dict[str, int]:
-    """References to what the store is to hold of a table's history, if people asked for it."""
-    if not isinstance(relation, Table) or relation.keep_changes is None:
+    """References to what the store is to hold of a relation's history, if people asked for it."""
+    if relation.keep_changes is None:
         return {}
     return {role: store.new_number() for role in (CAME, WENT, VERSIONS)}
 
@@ -105,6 +121,28 @@ def alter(tx: Transaction, old: Table, new: Table, label: str) -> None:
     elif tables.stored_schema(old) != tables.stored_schema(new):
         for role in (CAME, WENT):
             tables.reshape(tx, old, new, old.owns[role])
+
+
+def note(tx: Transaction, table: Table, changed: pa.Table) -> None:
+    """Keep a change in the commit that makes it: rows, and last how often each comes or goes, net.
+
+    The epoch that begins a history changes nothing in it.
+    """
+    if tx.is_new(table.owns[VERSIONS]):
+        return
+    weights = changed.column(changed.num_columns - 1).to_numpy()
+    schema = tables.stored_schema(table)
+    rows = changed.select(range(changed.num_columns - 1)).rename_columns(schema.names).cast(schema)
+    counts = []
+    for role, sign in ((CAME, 1), (WENT, -1)):
+        times = np.maximum(sign * weights, 0)
+        found = rows.take(pa.array(np.repeat(np.arange(len(times)), times)))
+        version = pa.repeat(pa.scalar(tx.epoch, pa.int64()), found.num_rows)
+        tx.append(table.owns[role], found.append_column(VERSION, version))
+        counts.append(found.num_rows)
+    _note(tx, table, tx.label, *counts)
+    assert table.keep_changes is not None
+    let_go(tx, table, tx.moment - table.keep_changes, None)
 
 
 def _note(tx: Transaction, table: Table, label: str, inserted: int, deleted: int) -> None:
@@ -372,11 +410,12 @@ def changes(
     return f"(SELECT {names_of(tuple(f for f in log_columns(table) if f.name in fields)) or '1 AS one'} FROM {whole})"
 
 
-def whole(read: Snapshot, table: Table) -> tuple[int, pa.Table]:
-    """The version a table is at, and its rows as changes from nothing."""
+def whole(read: Snapshot, table: Table, now: pa.Table | None = None) -> tuple[int, pa.Table]:
+    """The version a table is at, and its rows as changes from nothing; ``now`` are they, if the store does not say."""
     version = newest(read, table)
     columns = f"{names_of(table.columns)}, {version}::BIGINT AS {EPOCH}, 1::INTEGER AS {WEIGHT}"
-    return version, _log_rows(read, table, f"SELECT {columns} FROM {tables.source(read, table)}")
+    there, given = (tables.source(read, table), {}) if now is None else (NOW, {NOW: now})
+    return version, _log_rows(read, table, f"SELECT {columns} FROM {there}", **given)
 
 
 def changed(read: Snapshot, table: Table, since: int) -> tuple[int, pa.Table]:
@@ -391,8 +430,8 @@ def keeps_from(read: Snapshot, table: Table, since: int) -> bool:
     return _first(read, table)[0] <= since
 
 
-def _log_rows(read: Snapshot, table: Table, text: str) -> pa.Table:
-    return conform(read.query(text), arrow_schema(log_columns(table)))
+def _log_rows(read: Snapshot, table: Table, text: str, **given: pa.Table) -> pa.Table:
+    return conform(read.query(text, **given), arrow_schema(log_columns(table)))
 
 
 def log_columns(table: Table) -> Schema:
@@ -431,16 +470,19 @@ def changed_rows(read: Snapshot | Transaction, table: Table, since: int) -> int:
     return found
 
 
-def source(read: Snapshot, table: Table, version: int, fields: Sequence[str]) -> str:
-    """Native SQL for fields of the rows as they were at the end of an epoch, a parenthesised query."""
+def source(read: Snapshot, table: Table, version: int, fields: Sequence[str], now: str | None = None) -> str:
+    """Native SQL for fields of the rows as they were at the end of an epoch, a parenthesised query.
+
+    ``now`` is native SQL for all that they are, if they are no table's.
+    """
     if newest(read, table) <= version:
-        return tables.source(read, table, fields)
+        return tables.source(read, table, fields) if now is None else now
     columns = table.columns
     wanted = names_of(tuple(c for c in columns if c.name in fields)) or "1 AS one"
     keys = ", ".join(keys_of(columns))
     log = changes(read, table, version, read.epoch, net=True)
     moved = summed(columns, f"(SELECT *, {WEIGHT} AS __weight FROM {log})")
-    now = f"(SELECT {told_apart(columns)}{names_of(columns)} FROM {tables.source(read, table)})"
+    there = f"(SELECT {told_apart(columns)}{names_of(columns)} FROM {now or tables.source(read, table)})"
     alike = same(columns, "now", "moved")
     # Only rows that are equal to one that came or went have to be counted.
     touched = f"SELECT *, 1::BIGINT AS __weight FROM now SEMI JOIN moved ON {alike}"
@@ -449,7 +491,7 @@ def source(read: Snapshot, table: Table, version: int, fields: Sequence[str]) ->
         f"({touched} UNION ALL BY NAME SELECT * REPLACE (-__weight AS __weight) FROM moved) GROUP BY {keys})"
     )
     return (
-        f"(WITH moved AS MATERIALIZED {moved}, now AS {now} "
+        f"(WITH moved AS MATERIALIZED {moved}, now AS {there} "
         f"SELECT {wanted} FROM now ANTI JOIN moved ON {alike} "
         f"UNION ALL SELECT {wanted} FROM {times(columns, left)})"
     )

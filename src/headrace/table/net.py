@@ -13,11 +13,17 @@ from headrace.base.native import native_query
 from headrace.base.values import python_values
 from headrace.catalog import Table
 from headrace.engine.plan_sql import quote_native
+from headrace.plan.signed import WEIGHT
 from headrace.runtime import Runtime
 from headrace.types import Field, Schema
 
 FEW = 64
 """Rows that are compared sooner than the native engine has begun."""
+
+
+def weighted(rows: pa.Table, weight: int) -> pa.Table:
+    """Rows of a change, each of which counts so often."""
+    return rows.append_column(WEIGHT, pa.array(np.full(rows.num_rows, weight, np.int64)))
 
 
 def names_of(columns: Schema) -> str:

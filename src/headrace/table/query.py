@@ -175,7 +175,7 @@ def run(runtime: Runtime, snapshot: Snapshot, plan: Node | Prepared, leaves: Lea
         arrow = {key: found.rows for key, found in opened.items() if found.rows is not None}
         texts = {key: found.sql for key, found in opened.items() if found.rows is None}
         leaves = replace(leaves, arrow={**leaves.arrow, **arrow}, sql={**leaves.sql, **texts})
-    if past := _past(runtime, snapshot, prepared):
+    if past := _past(runtime, snapshot, prepared, leaves):
         leaves = replace(leaves, sql={**leaves.sql, **past})
     try:
         return _run(runtime, snapshot, prepared, _by_key(runtime, snapshot, prepared, leaves))
@@ -196,22 +196,28 @@ def _opened(runtime: Runtime, prepared: Prepared) -> dict[Ref, OpenedFiles]:
     return found
 
 
-def _past(runtime: Runtime, snapshot: Snapshot, prepared: Prepared) -> dict[Ref, str]:
+def _past(runtime: Runtime, snapshot: Snapshot, prepared: Prepared, leaves: Leaves) -> dict[Ref, str]:
     """Native SQL for those leaves that are tables as they were, and what was kept of their changes."""
     found: dict[Ref, str] = {}
     for scan in prepared.scans:
         ref = scan.ref
-        if ref in found or not isinstance(ref, VersionRef | LogRef):
+        if ref in found or ref in leaves.arrow or not isinstance(ref, VersionRef | LogRef):
             continue
-        table = _table(runtime, scan)
+        table = history.of(runtime.catalog.at(scan.number))
+        if table is None:
+            raise gone(scan.relation)
         fields = sorted({f for s in prepared.scans if s.ref == ref for f in s.fields})
         if isinstance(ref, LogRef):
             text = history.changes(snapshot, table, *history.range_of(snapshot, table, ref), fields)
         else:
-            version = history.version_of(snapshot, table, ref, _moment(runtime, ref), microseconds())
-            text = history.source(snapshot, table, version, fields)
+            text = history.source(snapshot, table, version_of(runtime, snapshot, table, ref), fields)
         found[ref] = f"SELECT * FROM {text}"
     return found
+
+
+def version_of(runtime: Runtime, snapshot: Snapshot, table: Table, ref: VersionRef) -> int:
+    """The epoch that a reference means."""
+    return history.version_of(snapshot, table, ref, _moment(runtime, ref), microseconds())
 
 
 def _moment(runtime: Runtime, ref: VersionRef) -> int | None:

@@ -25,6 +25,7 @@ from headrace.plan.nodes import Leaf, Node, leaves
 from headrace.plan.pipelines import SplitPlan, State, StaticPipeline, StreamPipeline
 from headrace.plan.refs import BuildRef, KeptRef, RelationRef, StreamRef, TableRef
 from headrace.plan.shape import shape
+from headrace.plan.unique import key_of
 from headrace.view.sharing import InsertPipeline
 
 R = TypeVar("R", bound=RelationRef)
@@ -57,6 +58,7 @@ class SplitRelation(Kept):
         self.tables = _refs(plan.upper, TableRef)
         self.below = _refs(plan.upper, KeptRef)
         self.upper = plan.upper
+        self.row_key = key_of(plan.upper, {state.name: state for state in plan.states}) or ()
 
     @abstractmethod
     def kept_state(self, state: State) -> KeptState:

@@ -19,6 +19,7 @@ from headrace.catalog.view import ARRIVAL, FROZEN
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import NotYetSupported, SqlError, StoreError
 from headrace.keep.family import Family, family
+from headrace.keep.founding import Founding
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.plan.layers import LayeredPlan
@@ -34,7 +35,7 @@ from headrace.sql.nondeterminism import refuse_nondeterministic
 from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
 from headrace.store import Snapshot, Transaction, writing
-from headrace.table import query
+from headrace.table import history, query
 from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
@@ -62,12 +63,24 @@ class Views(Family):
         kept = plan is not None
         if not kept:
             tables = FROZEN
+        keeps = statement.keep_changes
         refreshing = statement.refreshing.over(Refreshing(), is_new=True)
-        if isinstance(plan, LayeredPlan):
-            require_policy(keeper.runtime, refreshing, plan, statement.name, statement.refreshing.position)
         view = View(
-            statement.name, schema, statement.text, kept, reads, types, statement.materialized, tables, refreshing
+            statement.name,
+            schema,
+            statement.text,
+            kept,
+            reads,
+            types,
+            statement.materialized,
+            tables,
+            refreshing,
+            keep_changes=keeps,
         )
+        if keeps is not None:
+            history.check_columns(schema, view.name, statement.position)
+        if isinstance(plan, LayeredPlan):
+            require_policy(keeper.runtime, view, plan, statement.refreshing.position)
         return view, plan
 
     def holds(self, plan: Cut) -> Sequence[str]:
@@ -97,16 +110,18 @@ class Views(Family):
     def plan_of(self, kept: ContinuousView) -> Cut:
         return kept.layers if isinstance(kept, MaterializedView) else kept.plan
 
+    def founding(self, keeper: Keeper, relation: Relation, plan: Cut) -> Founding | None:
+        if isinstance(plan, SplitPlan):
+            return None
+        kept = self.compiled(keeper, relation, plan)
+        assert isinstance(kept, MaterializedView)
+        return Founding(keeper.runtime, keeper.foundings, kept, kept.maintenance)
+
     @contextmanager
     def begun(self, keeper: Keeper, relation: Relation, plan: Cut) -> Iterator[Kept]:
         """Its static build sides written; those that no other view has go again if the block raises."""
+        assert isinstance(plan, SplitPlan)
         runtime = keeper.runtime
-        if isinstance(plan, LayeredPlan):
-            kept = self.compiled(keeper, relation, plan)
-            assert isinstance(kept, MaterializedView)
-            kept.first = kept.maintenance.first_rows(kept)
-            yield kept
-            return
         files: dict[str, Path] = {}
         known = keeper.build_sides() if plan.statics else set()
         others = frozenset(known)
@@ -302,7 +317,15 @@ def split_view(
             raise NotYetSupported(
                 "to retain groups of rows that may be taken back", position=statement.position, hint="leave retain out"
             )
-        return followed(plan, catalog, statement.position), schema
+        answer = statement.keep_changes is not None
+        return followed(plan, catalog, statement.position, answer=answer), schema
+    if statement.keep_changes is not None:
+        raise SqlError(
+            "VIEW_OPTION_UNKNOWN",
+            f"{statement.name} keeps no changes: keep_changes is for materialized views",
+            position=statement.position,
+            hint="CREATE MATERIALIZED VIEW, or leave keep_changes out",
+        )
     if streams_in(plan):
         for scan in leaves(plan):
             if isinstance(scan.ref, RelationRef) and (read := catalog.at(scan.ref.number)) is not None:

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Mapping
 import pyarrow as pa
 
 from headrace.catalog import Catalog, Note, Relation, View
-from headrace.catalog.refreshing import FULL, INCREMENTAL, STRICT, Refreshing
+from headrace.catalog.refreshing import FULL, INCREMENTAL, STRICT
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.keep.answers import Answers, Evaluation
 from headrace.keep.kept import Renewal
-from headrace.keep.maintenance import Maintenance, reasons_of, tables_of, weighted
+from headrace.keep.maintenance import Maintenance, Stored, reasons_of, tables_of
 from headrace.keep.standing import Standings
 from headrace.plan.layers import LayeredPlan, layered
 from headrace.plan.nodes import Draw, Node, leaves, streams_in, walk_plan
@@ -27,6 +27,7 @@ from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
 from headrace.store.reading import Reading
 from headrace.table import history
+from headrace.table.net import weighted
 from headrace.view.continuous import ContinuousView
 
 STANDING = "standing"
@@ -41,14 +42,13 @@ class MaterializedView(ContinuousView):
     def __init__(self, view: View, plan: LayeredPlan, runtime: Runtime, answers: Answers) -> None:
         super().__init__(view, plan.as_split(), {}, runtime.settings.time_zone)
         self.layers = plan
+        self.row_key = plan.key
+        self.answer = self.by_name[plan.answer] if plan.answer is not None else None
         self.maintenance = Maintenance(runtime, answers, plan)
         self.refreshing = view.refreshing
         self.standing = Standings(view.owns[STANDING])
         self._runtime = runtime
-
-    def found(self, tx: Transaction) -> None:
-        super().found(tx)
-        self.standing.begin(tx)
+        self._answers = answers
 
     def follows(self, source: Relation) -> bool:
         return source.number in self.maintenance.tables
@@ -75,7 +75,8 @@ class MaterializedView(ContinuousView):
             return Renewal(self.maintenance.rows_anew(snapshot, self), True)
         changes = self._changes(snapshot, self.standing.of(snapshot).epoch)
         count = sum(rows.num_rows for rows in changes.values())
-        return Renewal(self.maintenance.rows_of(snapshot, self, changes, "now"), False, count)
+        states = Stored(self._answers, snapshot, self)
+        return Renewal(self.maintenance.run(snapshot, self, changes, states, lie="now"), False, count)
 
     def _changes(self, snapshot: Snapshot, since: int) -> dict[Ref, pa.Table]:
         """The net changes of its tables after an epoch; tables without any are left out."""
@@ -104,9 +105,21 @@ class MaterializedView(ContinuousView):
             found.append(("# failed", f"at epoch {stands.failed}", f"{stands.condition}: {stands.error}"))
         return found
 
+    def found(self, tx: Transaction) -> None:
+        super().found(tx)
+        self.standing.begin(tx)
+        if (past := history.of(self.relation)) is not None:
+            history.begin(tx, past, tx.label)
 
-def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
-    """The layers of a view's plan; an error that names what cannot be followed."""
+    def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> None:
+        """What is added to the rows of its answer is how they change: it is noted, if changes are kept."""
+        past = history.of(self.relation)
+        if past is not None and self.answer is not None and self.answer.ref in rows:
+            history.note(tx, past, rows[self.answer.ref])
+
+
+def followed(plan: Node, catalog: Catalog, position: Position, *, answer: bool = False) -> LayeredPlan:
+    """The layers of a view's plan, with its ``answer`` if told so; an error that names what cannot be followed."""
     if streams_in(plan):
         raise NotYetSupported(
             "a stream in a materialized view", position=position, hint="CREATE VIEW over a stream is kept up to date"
@@ -127,13 +140,21 @@ def followed(plan: Node, catalog: Catalog, position: Position) -> LayeredPlan:
         )
     if any(isinstance(node, Draw) for node in walk_plan(plan)):
         raise NotYetSupported("TABLESAMPLE in a materialized view", position=position, hint="draw where it is queried")
-    return layered(plan)
+    return layered(plan, answer=answer)
 
 
-def require_policy(
-    runtime: Runtime, refreshing: Refreshing, plan: LayeredPlan, name: str, position: Position | None
-) -> None:
-    """An error that says what is not incremental, unless the policy allows it; tables may grow."""
+def require_policy(runtime: Runtime, view: View, plan: LayeredPlan, position: Position | None) -> None:
+    """An error unless the view can be refreshed so: it says what is not incremental if that is asked for; tables may
+    grow."""
+    refreshing = view.refreshing
+    if view.keep_changes is not None and (refreshing.is_deferred or refreshing.policy == FULL):
+        raise SqlError(
+            "VIEW_OPTIONS_CONFLICT",
+            f"{view.name} has keep_changes, and would be refreshed by {refreshing}: what it was is known of a view that "
+            "takes each change in at once",
+            position=position,
+            hint="leave keep_changes out, or keep strategy IN",
+        )
     if refreshing.policy not in (INCREMENTAL, STRICT):
         return
     with runtime.store.read() as snapshot:
@@ -147,7 +168,7 @@ def require_policy(
     )
     raise SqlError(
         "MATERIALIZED_VIEW_NOT_INCREMENTAL",
-        f"{name} cannot have REFRESH POLICY {refreshing.policy}. {listed}",
+        f"{view.name} cannot have REFRESH POLICY {refreshing.policy}. {listed}",
         position=position,
         hint="EXPLAIN CREATE MATERIALIZED VIEW shows its steps; REFRESH POLICY AUTO takes any query",
     )

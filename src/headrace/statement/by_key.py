@@ -1,0 +1,203 @@
+"""``db.get`` and its like: rows by their key, without SQL.
+
+A table is read by its primary key, a view by what it groups by. What that is, and how rows are found by it, is worked
+out once for each version of the catalog.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.base.values import python_values
+from headrace.catalog import Relation, Table
+from headrace.engine.plan_sql import quote_native
+from headrace.errors import CatalogError, DataError, HeadraceError
+from headrace.input.given import foreign
+from headrace.input.rows import to_arrow
+from headrace.keep.answers import Others
+from headrace.keep.by_key import KEYS, NTH, ByKey, joined_with_keys, numbered
+from headrace.keep.deferral import Deferral, level
+from headrace.keep.keeper import Keeper
+from headrace.keep.kept import Kept
+from headrace.keep.shortcuts import glanced
+from headrace.plan.nodes import Leaf
+from headrace.plan.refs import TableRef
+from headrace.runtime import Runtime
+from headrace.statement.read import HASTY_ATTEMPTS
+from headrace.store import Snapshot
+from headrace.table import query
+
+Row = dict[str, Any]
+"""A row, its values by the names of columns."""
+
+
+def listed(keys: Iterable[Any]) -> list[Any]:
+    """Keys as they were given, one after the other."""
+    if isinstance(keys, Iterable) and not isinstance(keys, str | bytes | Mapping):
+        with foreign(keys):
+            return list(keys)
+    raise DataError(
+        "INVALID_KEY", f"{type(keys).__name__} is no list of keys", hint="give a list: get_many(name, [1, 2])"
+    )
+
+
+class KeyReader:
+    """Reads rows by key."""
+
+    def __init__(self, runtime: Runtime, keeper: Keeper, deferral: Deferral) -> None:
+        self._runtime = runtime
+        self._keeper = keeper
+        self._deferral = deferral
+        self._known: dict[str, _Keyed] = {}
+
+    def get(self, name: str, key: Any) -> Row | None:
+        """The row of a key."""
+        keyed = self._keyed(name)
+        keys = keyed.keys([key], self._runtime.settings.time_zone)
+        kept = keyed.kept
+        lookup = kept.lookup(keys) if kept is not None else None
+        if kept is not None and lookup is not None:
+            rows = glanced(self._runtime, self._keeper.answers, keyed.version, kept.kept, lookup)
+            if rows is not None:
+                return _rows(rows)[0] if rows.num_rows else None
+        return self.get_many(name, [key])[0]
+
+    def get_many(self, name: str, given: Sequence[Any]) -> list[Row | None]:
+        """The rows of keys, in their order."""
+        numbers, rows = self._found(name, given)
+        found: list[Row | None] = [None] * len(given)
+        for number, row in zip(numbers, _rows(rows), strict=True):
+            found[number] = row
+        return found
+
+    def _found(self, name: str, given: Sequence[Any]) -> tuple[list[int], pa.Table]:
+        """The rows of keys as of one snapshot, and of which of the keys each is."""
+        with self._deferral.reading() as catch_up:
+            for attempt in itertools.count():
+                keyed = self._keyed(name)
+                keys = keyed.keys(given, self._runtime.settings.time_zone)
+                behind: Sequence[Kept] = ()
+                with self._runtime.store.read() as snapshot:
+                    if self._runtime.writer_version == keyed.version:
+                        behind = keyed.behind(snapshot)
+                        with suppress(query.Again):
+                            if not behind:
+                                rows = keyed.rows(snapshot, keys, patient=attempt >= HASTY_ATTEMPTS)
+                                return rows.column(0).to_pylist(), rows.select(range(1, rows.num_columns))
+                if behind:
+                    catch_up(behind)
+                else:
+                    time.sleep(0.001)
+        raise AssertionError("never ends without an answer")
+
+    def _keyed(self, name: str) -> _Keyed:
+        """The relation of this name, ready to be read by key."""
+        version = self._runtime.catalog.version
+        known = self._known.get(name)
+        if known is None or known.version != version:
+            if len(self._known) > 256:
+                self._known.clear()
+            known = self._known[name] = _Keyed.of(self._runtime, self._keeper, version, name)
+        return known
+
+
+class _Keyed:
+    """A relation that is read by key, under one version of the catalog."""
+
+    def __init__(
+        self, runtime: Runtime, keeper: Keeper, version: int, relation: Relation, found: Table | ByKey
+    ) -> None:
+        self.version = version
+        self.kept = found if isinstance(found, ByKey) else None
+        self._runtime = runtime
+        self._keeper = keeper
+        self._name = relation.name
+        if isinstance(found, ByKey):
+            self._key = found.key
+            self._others: Others = keeper.with_below([relation.number])
+            return
+        leaf = Leaf.of(TableRef(found.name, found.number), found.columns, found.primary_key)
+        key = [c for c in leaf.scanned if c.name in found.primary_key]
+        self._key = tuple(f for f in found.columns if f.name in found.primary_key)
+        self._plan = query.Prepared(runtime, joined_with_keys(leaf, key), changes=True)
+
+    @staticmethod
+    def of(runtime: Runtime, keeper: Keeper, version: int, name: str) -> _Keyed:
+        relation: Relation = runtime.catalog.get(name)
+        if isinstance(relation, Table) and relation.primary_key:
+            return _Keyed(runtime, keeper, version, relation, relation)
+        kept = keeper.of(relation) if relation.is_kept else None
+        found = ByKey.of(runtime, kept) if kept is not None else None
+        if found is None:
+            raise _without_key(relation)
+        return _Keyed(runtime, keeper, version, relation, found)
+
+    def keys(self, given: Sequence[Any], zone: str) -> pa.Table:
+        """Keys as a program gives them: one value, several in a tuple, or a mapping by name."""
+        rows = [self._parts(key) for key in given]
+        try:
+            found: pa.Table = to_arrow(rows, self._key, zone=zone)
+        except HeadraceError as error:
+            raise error.within(f"in a key of {self._name}") from None
+        return found
+
+    def _parts(self, key: Any) -> tuple[Any, ...]:
+        names = [f.name for f in self._key]
+        if isinstance(key, Mapping):
+            by_name = {str(name).lower(): value for name, value in key.items()}
+            if by_name.keys() != {name.lower() for name in names}:
+                raise self._wrong(f"not {', '.join(map(str, key)) or 'nothing'}")
+            return tuple(by_name[name.lower()] for name in names)
+        parts = tuple(key) if isinstance(key, tuple | list) else (key,)
+        if len(parts) != len(names):
+            raise self._wrong(f"not {len(parts)} values" if len(parts) != 1 else "not one value")
+        return parts
+
+    def _wrong(self, what: str) -> DataError:
+        names = [f.name for f in self._key]
+        mapping = ", ".join(f"{name!r}: …" for name in names)
+        return DataError(
+            "INVALID_KEY",
+            f"the key of {self._name} is ({', '.join(names)}), {what}",
+            hint=f"give a tuple of {', '.join(names)}, or {{{mapping}}}" if len(names) > 1 else "give its value",
+        )
+
+    def behind(self, snapshot: Snapshot) -> Sequence[Kept]:
+        """What is to be caught up first."""
+        return level(snapshot, self._others.values(), alone=True).behind if self.kept is not None else ()
+
+    def rows(self, snapshot: Snapshot, keys: pa.Table, *, patient: bool) -> pa.Table:
+        """The rows of keys as of a snapshot, each with the number of its key first."""
+        if self.kept is not None and snapshot.is_draft and self.kept.kept.lags(snapshot):
+            # In a batch, it is computed from its tables.
+            whole = self._keeper.answers.rows(snapshot, self.kept.kept, self._others, patient=True)
+            names = [quote_native(f.name) for f in self._key]
+            same = " AND ".join(f"r.{name} IS NOT DISTINCT FROM k.k{i}" for i, name in enumerate(names))
+            text = f"SELECT k.{quote_native(NTH)}, r.* FROM __keys AS k JOIN __rows AS r ON {same}"
+            return snapshot.query(text, __keys=numbered(keys), __rows=whole)
+        if self.kept is not None:
+            return self.kept.rows(self._keeper.answers, snapshot, self._others, keys, patient=patient)
+        return query.run(self._runtime, snapshot, self._plan, query.Leaves({KEYS: numbered(keys)}, {}))
+
+
+def _without_key(relation: Relation) -> CatalogError:
+    what, hint = "its rows have no key", "SELECT all that it groups by; or query it: SELECT … WHERE …"
+    if isinstance(relation, Table):
+        what = "it has no primary key"
+        hint = "CREATE TABLE … (… PRIMARY KEY …), or query it: SELECT … WHERE …"
+    elif not relation.is_kept:
+        what = f"a {relation.kind} that keeps nothing"
+        hint = "CREATE MATERIALIZED VIEW keeps what is grouped; or query it: SELECT … WHERE …"
+    return CatalogError("RELATION_WITHOUT_KEY", f"{relation.name} cannot be read by key: {what}", hint=hint)
+
+
+def _rows(rows: pa.Table) -> list[Row]:
+    names = rows.column_names
+    columns = [python_values(column) for column in rows.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
