@@ -150,7 +150,7 @@ def require_policy(runtime: Runtime, view: View, plan: LayeredPlan, position: Po
     if view.keep_changes is not None and (refreshing.is_deferred or refreshing.policy == FULL):
         raise SqlError(
             "VIEW_OPTIONS_CONFLICT",
-            f"{view.name} has keep_changes, and would be refreshed by {refreshing}: what it was is known of a view that "
+            f"{view.name} has keep_changes, and would have {refreshing}: what it was is known of a view that "
             "takes each change in at once",
             position=position,
             hint="leave keep_changes out, or keep strategy IN",
