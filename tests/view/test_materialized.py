@@ -53,6 +53,14 @@ VIEWS = {
         "FROM (SELECT g, sum(v) AS s FROM a GROUP BY g) AS x",
         "SELECT g, min(s), sum(s) FROM (SELECT g, id, sum(v) AS s FROM a GROUP BY g, id) GROUP BY g HAVING sum(s) > 0",
     ],
+    "views": [
+        "SELECT g, sum(v) AS s, count(*) AS n, max(m) AS most FROM a GROUP BY g",
+        "SELECT c0, c1 FROM v0 WHERE c2 > 1",
+        "SELECT x.c0, y.c1, b.w FROM v0 AS x JOIN v0 AS y ON x.c1 = y.c2 LEFT JOIN b ON b.g = x.c0",
+        "SELECT count(*), sum(c1), min(c0) FROM v1",
+        "SELECT g, id FROM a WHERE g IN (SELECT c0 FROM v1) ORDER BY id, g, v, m LIMIT 3",
+        "SELECT c0, count(*) FROM v4 GROUP BY c0",
+    ],
     "doubles": [
         "SELECT a.id, t.s FROM a JOIN (SELECT g, sum(x) AS s FROM b GROUP BY g) AS t ON a.g = t.g",
         "SELECT s, count(*) FROM (SELECT g, avg(x) AS s FROM b GROUP BY g) GROUP BY s",

@@ -100,16 +100,16 @@ def compiled(
 ) -> list[LookedUp]:
     """What a change of some tables does, which lie as they were or are; as if tables were large, if told so."""
     small = frozenset[Ref]() if whatever_size else _small(runtime, snapshot, plan, changed)
+    small |= {StateRef(state.name) for state in plan.states if not state.keys}  # they have one row
 
     def is_few(leaf: Leaf) -> bool:
         return isinstance(leaf.ref, GivenRef) or leaf.ref in small
 
-    single = {StateRef(state.name) for state in plan.states if not state.keys}  # they have one row
     found = []
     for step in plan.steps(changed, lie):
         rest, lookups = looked_up(step.rows, is_few, findable)
         scanned = (leaf for tree in (rest, *(one.keys for one in lookups)) for leaf in leaves_of(tree))
-        left = tuple(leaf for leaf in scanned if not is_few(leaf) and leaf.ref not in single)
+        left = tuple(leaf for leaf in scanned if not is_few(leaf))
         found.append(LookedUp(step.state, tuple(lookups), rest, left))
     return found
 
@@ -440,12 +440,11 @@ class Maintenance:
 
     def _prepared(self, step: LookedUp) -> _Step:
         lookups = tuple((one, query.Prepared(self._runtime, one.keys, again=True)) for one in step.lookups)
-        trees = (step.rest, *(one.keys for one in step.lookups))
-        reads_states = any(leaves_of(tree, StateRef) for tree in trees)
         rest = query.Prepared(self._runtime, step.rest, again=True)
-        changes = {leaf.ref for plan in (rest, *(keys for _, keys in lookups)) for leaf in plan.scans}
+        read = {leaf.ref for plan in (rest, *(keys for _, keys in lookups)) for leaf in plan.scans}
+        reads_states = any(isinstance(ref, StateRef) for ref in read)
         scanned = tuple(dict.fromkeys(leaf.ref for leaf in step.scanned))
-        return _Step(step.state, rest, lookups, frozenset(changes & self._changes), reads_states, scanned)
+        return _Step(step.state, rest, lookups, frozenset(read & self._changes), reads_states, scanned)
 
 
 def _cancels(rows: pa.Table) -> bool:

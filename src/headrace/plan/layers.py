@@ -109,12 +109,17 @@ class LayeredPlan:
         """What states begin with, in order: of all rows that there are, once tables are ``changed`` that lie as they
         were before."""
         found = []
+        single = {state.name for state in self.states if not state.keys}
         deltas = Deltas(dict.fromkeys(changed, "before"))
         for one in self.inputs:
             weight = Column.fresh(WEIGHT, BIGINT)
-            rows = deltas.at(one.rows, "now") if changed else one.rows
-            every = Project(rows, (*((c, c) for c in rows.output), (weight, Literal(BIGINT, 1))))
-            found += [Step(p.state, _over(p.plan, one.name, Delta(every, weight))) for p in one.pipelines]
+            now = deltas.at(one.rows, "now") if changed else one.rows
+            every = Project(now, (*((c, c) for c in now.output), (weight, Literal(BIGINT, 1))))
+            for pipeline in one.pipelines:
+                rows = _over(pipeline.plan, one.name, Delta(every, weight))
+                if pipeline.state in single and isinstance(rows, Filter):
+                    rows = rows.child  # one of nothing but zeros: a state without keys has a row, also of no rows
+                found.append(Step(pipeline.state, rows))
         return found
 
     def as_split(self) -> SplitPlan:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headrace.plan.delta.joins import Cluster, equality
 from headrace.plan.exprs import Call, Column, Expr, columns, conjuncts
 from headrace.plan.nodes import (
     Aggregate,
@@ -62,7 +63,7 @@ def looked_up(root: Node, is_few: Callable[[Leaf], bool], findable: Findable) ->
         return is_few(leaf) or any(lookup.given == leaf.ref for lookup in found)
 
     while True:
-        step = _next(root, few, findable)
+        step = _next(root, few, findable) or _next(root, few, findable, apart=True)
         if step is None:
             return root, found
         leaf, fields, keys = step
@@ -97,12 +98,16 @@ class _Restriction:
         return _Restriction(self.few, pairs) if pairs else None
 
 
-def _next(root: Node, is_few: Callable[[Leaf], bool], findable: Findable) -> tuple[Leaf, tuple[str, ...], Node] | None:
+def _next(
+    root: Node, is_few: Callable[[Leaf], bool], findable: Findable, *, apart: bool = False
+) -> tuple[Leaf, tuple[str, ...], Node] | None:
+    """What to look up next: of one side of a join by what the whole other side has; or ``apart``, of each of the
+    relations that inner joins are of by what another has, in whatever order they are joined."""
     few = _few(root, is_few)
     ready = _ready(root, is_few)
     paths: dict[int, list[Sequence[_Restriction]]] = {}
     nodes: dict[int, Leaf] = {}
-    for leaf, restrictions in _paths(root, (), few, ready):
+    for leaf, restrictions in _paths(root, (), few, ready, apart):
         if not is_few(leaf):
             nodes[id(leaf)] = leaf
             paths.setdefault(id(leaf), []).append(restrictions)
@@ -151,7 +156,7 @@ def _ready(root: Node, is_few: Callable[[Leaf], bool]) -> set[int]:
 
 
 def _paths(
-    node: Node, above: Sequence[_Restriction], few: set[int], ready: set[int]
+    node: Node, above: Sequence[_Restriction], few: set[int], ready: set[int], apart: bool
 ) -> Iterator[tuple[Leaf, Sequence[_Restriction]]]:
     """Each way to a leaf, with what restricts the rows that matter of it."""
     if isinstance(node, Leaf):
@@ -161,7 +166,8 @@ def _paths(
         passed = [r for one in above if (r := one.through(ids)) is not None]
         if isinstance(node, Join):
             passed += _joined(node, child, few, ready)
-        yield from _paths(child, passed, few, ready)
+            passed += _met_apart(node, child, few, ready) if apart and node.kind == "inner" else []
+        yield from _paths(child, passed, few, ready, apart)
 
 
 def _passed(node: Node) -> Sequence[Mapping[int, int]]:
@@ -199,6 +205,19 @@ def _joined(node: Join, child: Node, few: set[int], ready: set[int]) -> list[_Re
                 if isinstance(column, Column) and column.id in mine and {c.id for c in columns(value)} <= its:
                     pairs.setdefault(column.id, value)
     return [_Restriction(other, pairs)] if pairs else []
+
+
+def _met_apart(node: Join, child: Node, few: set[int], ready: set[int]) -> list[_Restriction]:
+    """What equalities of inner joins ask of one side, if one of the relations that are joined has few rows."""
+    cluster, mine = Cluster.of(node), {c.id for c in child.output}
+    found = []
+    for one in cluster.inputs:
+        if id(one) in few and id(one) in ready and _leads(one):
+            its = {c.id for c in one.output}
+            pairs = [pair for part in cluster.conditions if (pair := equality(part, mine - its, its)) is not None]
+            named = {column.id: value for column, value in pairs if isinstance(column, Column)}
+            found += [_Restriction(one, named)] if named else []
+    return found
 
 
 def _leads(node: Node) -> bool:

@@ -17,7 +17,7 @@ from headrace.catalog import Catalog, Relation, View
 from headrace.catalog.refreshing import Refreshing
 from headrace.catalog.view import ARRIVAL, FROZEN
 from headrace.engine.analyzer import SparkAnalyzer
-from headrace.errors import NotYetSupported, SqlError, StoreError
+from headrace.errors import NotYetSupported, SqlError, StoreError, ViewRefused
 from headrace.keep.family import Family, family
 from headrace.keep.founding import Founding
 from headrace.keep.keeper import Keeper
@@ -40,7 +40,7 @@ from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
-from headrace.view.materialized import STANDING, MaterializedView, followed, require_policy
+from headrace.view.materialized import STANDING, MaterializedView, followed, require_policy, unfolded
 
 
 @family
@@ -55,10 +55,12 @@ class Views(Family):
         reads = reads_of(statement, catalog)
         if statement.materialized or any(catalog.get(name).is_stream for name in reads):
             refuse_nondeterministic(statement.query)  # before Spark is started to give such a function its type
+            _refuse_nondeterministic_below(statement, reads, catalog)
         tables = statement.tables or (FROZEN if statement.materialized else ARRIVAL)
         plan, schema = split_view(statement, catalog, analyzer, tables)
         if plan is not None:
             refuse_nondeterministic(statement.query)
+            _refuse_nondeterministic_below(statement, reads, catalog)
         types = dict(analyzer.answers)
         kept = plan is not None
         if not kept:
@@ -304,6 +306,7 @@ def split_view(
 
     ``tables`` is one of :data:`~headrace.catalog.view.TABLES_SEEN`.
     """
+    catalog = unfolded(catalog) if statement.materialized else catalog
     plan, schema = plan_view(statement, catalog, analyzer)
     if statement.materialized:
         if statement.tables is not None:
@@ -347,6 +350,23 @@ def split_view(
             hint="leave retain out, or filter by time",
         )
     return None, schema
+
+
+def _refuse_nondeterministic_below(statement: CreateView, reads: Sequence[str], catalog: Catalog) -> None:
+    """An error for what the views that it reads compute when they are queried, and gives something else each time."""
+    for relation in map(catalog.get, reads):
+        if relation.expansion is not None:
+            read = parse(relation.expansion)
+            assert isinstance(read, CreateView)
+            try:
+                refuse_nondeterministic(read.query)
+            except ViewRefused as error:
+                at = statement.position
+                raise ViewRefused(
+                    error.condition, f"{relation.name}, which it reads: {error.message}", position=at, hint=error.hint
+                ) from None
+            below = catalog.as_read_by(relation)
+            _refuse_nondeterministic_below(statement, [r.name for r in map(below.find, relation.reads) if r], below)
 
 
 def reads_of(statement: CreateView, catalog: Catalog) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ states are those of an epoch, and the view knows of which (``keep/standing.py``)
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -116,6 +117,17 @@ class MaterializedView(ContinuousView):
         past = history.of(self.relation)
         if past is not None and self.answer is not None and self.answer.ref in rows:
             history.note(tx, past, rows[self.answer.ref])
+
+
+def unfolded(catalog: Catalog) -> Catalog:
+    """The catalog in which materialized views are their queries, as ordinary views are.
+
+    One that reads others follows the tables below these, with states of its own. So all show one epoch without being
+    brought up to date in an order, and each may be kept up to date in its own way.
+    """
+    views = {r.number: replace(r, continuous=False) for r in catalog.of_kind(View) if r.materialized}
+    known = {name: views.get(r.number, r) for name, r in catalog.relations.items()}
+    return replace(catalog, relations=known, numbers={**catalog.numbers, **views})
 
 
 def followed(plan: Node, catalog: Catalog, position: Position, *, answer: bool = False) -> LayeredPlan:

@@ -90,13 +90,15 @@ class Deltas:
     def at(self, node: Node, time: Time) -> Node:
         """The node with its leaves as they were before, or as they are now.
 
-        Leaves are made anew each time, so that each reader of a leaf can be given rows of its own.
+        Leaves are made anew for each node that reads them, so that it can be given rows of its own.
         """
         done: dict[int, Node] = {}
 
         def visit(node: Node) -> Node:
+            if isinstance(node, Leaf):
+                return self._leaf_at(node, time)
             if id(node) not in done:
-                done[id(node)] = self._leaf_at(node, time) if isinstance(node, Leaf) else map_children(node, visit)
+                done[id(node)] = map_children(node, visit)
             return done[id(node)]
 
         return visit(node)
