@@ -247,7 +247,8 @@ class Deferral:
                 found.append(stands)
             else:
                 with self._runtime.store.read() as snapshot:
-                    found.append(kept.standing.of(snapshot).epoch)
+                    if snapshot.has(kept.standing.ref):  # else it was dropped just now
+                        found.append(kept.standing.of(snapshot).epoch)
         return min(found, default=None)
 
     def _followers(self, table: Table) -> list[Kept]:
@@ -290,10 +291,10 @@ class Deferral:
                 if trigger is not None:
                     self.refresh(view.name, trigger)
                     seconds = view.refreshing.period / 1e6 if view.refreshing.period is not None else _LONGEST
-            except HeadraceError as error:
-                if error.condition == "DATABASE_CLOSED":
+            except Exception as error:  # the next view is refreshed all the same, and this one tried again
+                if isinstance(error, HeadraceError) and error.condition == "DATABASE_CLOSED":
                     break
-                if self._runtime.catalog.find(view.name) is view:
+                if self._runtime.catalog.find(view.name) is view:  # else it was dropped or altered meanwhile
                     self._runtime.tidying.note(f"refreshing {view.name}", error)
                 seconds = 1.0
             wait = min(wait, seconds)
