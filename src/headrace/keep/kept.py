@@ -112,6 +112,8 @@ class Kept(ABC):
     """How it is kept up to date with tables it follows."""
     standing: Standings | None = None
     """Where it stands, if it does not always stand at the newest epoch."""
+    inherited: Collection[int] = ()
+    """States that are there with their rows already, for it takes the place of who has kept them."""
     row_key: Sequence[Column] = ()
     """The columns of its upper plan no two rows share, if there are such."""
     answer: KeptState | None = None
@@ -171,7 +173,8 @@ class Kept(ABC):
     def found(self, tx: Transaction) -> None:
         """Make what the store holds for it, its states empty, in the commit that defines it."""
         for state in self.states:
-            state.home.found(tx, state)
+            if state.ref not in self.inherited:
+                state.home.found(tx, state)
 
     def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> Admission | None:
         """Look at what stages at the bottom left, before it is added: take out what is late, or raise to refuse it."""
