@@ -28,7 +28,7 @@ from headrace.errors import ExecutionError, HeadraceError
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.keep.refreshes import Refreshed, refreshed
-from headrace.keep.standing import AsOf
+from headrace.keep.standing import StoodAt
 from headrace.store import Transaction
 from headrace.store.format import microseconds
 from headrace.store.reading import Reading
@@ -60,7 +60,7 @@ class Level:
 NEWEST = Level(())
 
 
-def failed(kept: Kept, standing: AsOf) -> ExecutionError:
+def failed(kept: Kept, standing: StoodAt) -> ExecutionError:
     """What is said of a view that could not be computed."""
     return ExecutionError(
         "MATERIALIZED_VIEW_FAILED",
@@ -90,12 +90,12 @@ def level(reading: Reading, named: Iterable[Kept], *, alone: bool) -> Level:
     return Level(behind)
 
 
-def _stands(reading: Reading, kept: Kept) -> AsOf:
+def _stands(reading: Reading, kept: Kept) -> StoodAt:
     assert kept.standing is not None
     return kept.standing.of(reading)
 
 
-def _may_recover(reading: Reading, kept: Kept, stands: AsOf) -> bool:
+def _may_recover(reading: Reading, kept: Kept, stands: StoodAt) -> bool:
     """Whether a view that failed may be computed now: its tables have changed since."""
     return kept.refreshing.is_deferred and any(
         reading.last_change(number) > stands.failed for number in kept.tables_followed
@@ -194,7 +194,7 @@ class Deferral:
             except HeadraceError as error:
                 self._failed(kept, trigger, stood, snapshot.epoch, error, time.perf_counter() - started)
                 raise
-            stands = AsOf(snapshot.epoch, moment)
+            stands = StoodAt(snapshot.epoch, moment)
         followed = [table for n in kept.tables_followed if (table := runtime.catalog.table_at(n)) is not None]
         needed = {table.number: self.needed_from(table, kept, stands.epoch) for table in followed}
 
@@ -216,7 +216,7 @@ class Deferral:
         return found
 
     def _failed(
-        self, kept: Kept, trigger: str, stood: AsOf, epoch: int, error: HeadraceError, seconds: float
+        self, kept: Kept, trigger: str, stood: StoodAt, epoch: int, error: HeadraceError, seconds: float
     ) -> None:
         """Note that a view cannot be computed; and with it, if it is to be marked."""
         error.within(f"for materialized view {kept.name}")

@@ -26,7 +26,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class AsOf:
+class StoodAt:
     """What the row says."""
 
     epoch: int
@@ -44,24 +44,24 @@ class Standings:
 
     def __init__(self, ref: int) -> None:
         self.ref = ref
-        self._known = (-1, AsOf(0, 0))
+        self._known = (-1, StoodAt(0, 0))
 
     def begin(self, tx: Transaction) -> None:
         """In the commit that makes the view, of the tables as that leaves them."""
         tx.create_relation(self.ref, _SCHEMA, bare=True)
-        self.put(tx, AsOf(tx.epoch, microseconds()))
+        self.put(tx, StoodAt(tx.epoch, microseconds()))
 
-    def put(self, tx: Transaction, standing: AsOf) -> None:
+    def put(self, tx: Transaction, standing: StoodAt) -> None:
         """From this epoch on."""
         tx.replace(self.ref, pa.Table.from_pylist([asdict(standing)], schema=_SCHEMA), altered=True)
 
-    def of(self, reading: Reading) -> AsOf:
+    def of(self, reading: Reading) -> StoodAt:
         """As of what is read."""
         at, known = reading.last_change(self.ref), self._known
         if at == known[0] and not getattr(reading, "is_draft", False):
             return known[1]
         (row,) = reading.query(f"SELECT * FROM {reading.table(self.ref)}").select(_SCHEMA.names).to_pylist()
-        found = AsOf(**row)
+        found = StoodAt(**row)
         if not getattr(reading, "is_draft", False):
             self._known = (at, found)
         return found

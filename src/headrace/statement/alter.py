@@ -17,7 +17,7 @@ from headrace.catalog.relation import to_json
 from headrace.errors import CatalogError, DataError, NotYetSupported, Position, SqlError
 from headrace.keep.deferral import Deferral
 from headrace.keep.keeper import Keeper
-from headrace.keep.standing import AsOf, Standings
+from headrace.keep.standing import Standings, StoodAt
 from headrace.runtime import Runtime
 from headrace.sql import alter as a
 from headrace.statement.define import Definer, News
@@ -266,7 +266,7 @@ class Alterer:
 
         def work(tx: Transaction) -> None:
             if moves:
-                standing.put(tx, AsOf(tx.epoch, tx.moment))
+                standing.put(tx, StoodAt(tx.epoch, tx.moment))
 
         self._commit(view, new, work)
         self._deferral.stir()

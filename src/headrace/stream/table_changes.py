@@ -26,7 +26,7 @@ from headrace.keep.founding import Note
 from headrace.keep.keeper import Added, Keeper
 from headrace.keep.kept import Kept, Renewal
 from headrace.keep.refreshes import refreshed
-from headrace.keep.standing import AsOf
+from headrace.keep.standing import StoodAt
 from headrace.runtime import Parts, Runtime
 from headrace.store import Transaction
 from headrace.table.net import weighted
@@ -43,7 +43,7 @@ class _Following:
     kept: Kept
     renewal: Renewal | None
     """None if it cannot be computed."""
-    stood: AsOf | None
+    stood: StoodAt | None
     """Where it stood, if that is to be noted anew."""
     error: HeadraceError | None
     seconds: float
