@@ -6,10 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,9 +23,6 @@ from headrace.keep import founding
 from headrace.keep.founding import Founding
 from profiles import examples
 from test_interrupts import press_it
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Work = Callable[[], object]
 
@@ -372,41 +368,3 @@ def test_oracle_views_founded_among_changes(kind: str, monkeypatch: pytest.Monke
                 check(db, queries, phases)
 
     hold()
-
-
-@pytest.mark.spark
-def test_founded_by_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same plans as Spark jobs leave the same state rows; changes that come meanwhile too."""
-    queries = [
-        GROUPED,
-        "SELECT t.g, u.w, sum(t.v) AS s FROM t JOIN u ON t.id = u.id GROUP BY t.g, u.w",
-        "SELECT n, count(*) AS c FROM (SELECT g, count(*) AS n FROM t GROUP BY g) GROUP BY n",
-    ]
-    found: dict[str, list[Counter[str]]] = {}
-    for engine in ("native", "spark"):
-        with headrace.connect(None, spark=spark, engine=engine) as db:
-            db.sql("CREATE TABLE t (id INT PRIMARY KEY, g STRING, v INT)")
-            db.sql("CREATE TABLE u (id INT, w DECIMAL(10,2))")
-            db.sql("INSERT INTO t VALUES (1, 'x', 1), (2, 'x', NULL), (3, 'y', 3), (4, NULL, 4)")
-            db.sql("INSERT INTO u VALUES (1, 1.50), (1, 2.50), (3, NULL), (9, 0)")
-            first = Founding._first
-
-            def among(self: Founding, *given: Any, db: Database = db, first: Any = first) -> Any:
-                rows = first(self, *given)
-                elsewhere(lambda: db.sql("DELETE FROM u WHERE w = 2.50"))
-                elsewhere(lambda: db.sql("INSERT INTO u VALUES (1, 2.50), (3, 7)"))
-                return rows
-
-            monkeypatch.setattr(Founding, "_first", among)
-            for number, text in enumerate(queries):
-                if engine == "spark":
-                    said = [row[0] for row in db.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v AS {text}").rows()]
-                    assert any("round 1, by" in line for line in said)
-                db.sql(f"CREATE MATERIALIZED VIEW v{number} AS {text}")
-                is_its_query(db, f"v{number}", text)
-                kept = db._keeper.get(f"v{number}")
-                with db._runtime.store.read() as snapshot:
-                    states = [state.home.merged(snapshot, state).to_pylist() for state in kept.states]
-                found.setdefault(engine, []).append(Counter(repr(row) for rows in states for row in rows))
-            monkeypatch.undo()
-    assert found["native"] == found["spark"]
