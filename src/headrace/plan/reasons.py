@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from headrace.plan.delta.joins import equality, key_of
 from headrace.plan.exprs import Call, Column, Expr, conjuncts, walk
@@ -55,6 +56,11 @@ _NOT_IN = Reason(
 _COMPUTED = Reason(
     "COMPUTED_KEY", "rows are not found by what is computed of them", "join and group by columns of tables themselves"
 )
+_OUTER = Reason(
+    "OUTER_JOIN",
+    "NULLs stand for rows of its other side, which nothing above finds",
+    "join by INNER where NULLs go anyway",
+)
 _NO_KEY = Reason("NO_KEY", "all rows count for one", "group it by a column")
 _ORDER = Reason(
     "NOT_DETERMINISTIC_ORDER", "rows may tie for the LIMIT", "order by columns that no two rows share, as a key is"
@@ -67,7 +73,14 @@ def reason_of(root: Node, leaf: Leaf) -> Reason:
         for above, below in zip(path[-2::-1], path[:0:-1], strict=True):
             if (found := _blocks(above, below)) is not None:
                 return found
+        if any(_pads(above, below) for above, below in pairwise(path)):
+            return _OUTER
     return _NO_KEY
+
+
+def _pads(node: Node, below: Node) -> bool:
+    """Whether NULLs may stand for the rows of an input."""
+    return isinstance(node, Join) and (node.kind == "full" or (node.kind == "left" and below is node.right))
 
 
 def _paths(node: Node, leaf: Leaf) -> Iterator[list[Node]]:
