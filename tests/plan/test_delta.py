@@ -70,6 +70,15 @@ QUERIES = [
     "WITH n AS (SELECT a.id, b.w FROM a JOIN b ON a.id = b.id) SELECT x.id, y.w FROM n AS x JOIN n AS y ON x.w = y.id",
     "SELECT * FROM (SELECT id, v FROM a ORDER BY v DESC, id LIMIT 3) WHERE v > 0",
     "SELECT g, count(*) FROM (SELECT * FROM b ORDER BY w LIMIT 4) GROUP BY g",
+    "SELECT id, g, row_number() OVER (PARTITION BY g ORDER BY v) AS n FROM a",
+    "SELECT id, rank() OVER (PARTITION BY g ORDER BY v DESC), dense_rank() OVER (PARTITION BY g ORDER BY m) FROM a",
+    "SELECT id, v - lag(v, 1, id) OVER (PARTITION BY g ORDER BY v), lead(m) OVER (PARTITION BY g ORDER BY v) FROM a",
+    "SELECT g, sum(v) OVER (PARTITION BY g ORDER BY id), avg(m) OVER (PARTITION BY g), count(*) OVER () FROM a",
+    "SELECT id, sum(w) OVER (PARTITION BY g ORDER BY id ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) FROM b",
+    "SELECT id, first(w) OVER (PARTITION BY g ORDER BY id), ntile(2) OVER (ORDER BY w) FROM b",
+    "SELECT g, n, rank() OVER (PARTITION BY n ORDER BY g) FROM (SELECT g, count(*) AS n FROM a GROUP BY g)",
+    "SELECT a.id, b.w FROM a JOIN b USING (id) QUALIFY row_number() OVER (PARTITION BY a.g ORDER BY w DESC) <= 2",
+    "SELECT n, count(*) FROM (SELECT row_number() OVER (PARTITION BY g ORDER BY v, id) AS n FROM a) GROUP BY n",
 ]
 VALUES: dict[str, list[Any]] = {
     "int": [None, 0, 1, 2, 3],
@@ -196,6 +205,14 @@ def test_a_small_change_is_joined_first_and_by_keys() -> None:
         ("SELECT b.id, n FROM b JOIN (SELECT g, count(*) AS n FROM a GROUP BY g) AS x ON x.g = b.g", "b", ["a: g"]),
         ("SELECT id, g FROM a EXCEPT ALL SELECT id, g FROM b", "a", ["a: g,id", "b: g,id", "a: g,id", "b: g,id"]),
         ("SELECT min(v) FROM a", "a", []),
+        ("SELECT id, rank() OVER (PARTITION BY g ORDER BY v) FROM a", "a", ["a: g", "a: g"]),
+        ("SELECT id, rank() OVER (ORDER BY v) FROM a", "a", []),
+        (
+            "SELECT b.id, n FROM b JOIN (SELECT g, row_number() OVER (PARTITION BY g ORDER BY v) AS n FROM a) AS x "
+            "ON x.g = b.g",
+            "b",
+            ["a: g"],
+        ),
         ("SELECT a.id FROM a JOIN b ON a.id < b.id", "a", []),
     ],
 )

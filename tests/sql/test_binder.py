@@ -332,7 +332,8 @@ def test_inserts_that_do_not_fit(condition: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
-        ("SELECT rank() OVER (ORDER BY n) FROM g", "a window function"),
+        ("SELECT collect_list(n) OVER (ORDER BY n) FROM g", "collect_list in a window"),
+        ("SELECT a FROM g ORDER BY rank() OVER (ORDER BY n)", "a window function"),
         ("SELECT a FROM g WHERE n > 1 OR a IN (SELECT a FROM t)", "IN (subquery) inside a larger expression"),
         ("SELECT a FROM g WHERE n > (SELECT max(a) FROM t WHERE t.a < g.n)", "more than equality"),
         ("SELECT a FROM g WHERE n > (SELECT a FROM t WHERE t.a = g.a)", "without an aggregate"),

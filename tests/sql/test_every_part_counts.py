@@ -66,6 +66,10 @@ STATEMENTS = [
     "SELECT a FROM s WHERE a > (SELECT max(a) FROM t)",
     "SELECT at + INTERVAL 1 DAY, at - INTERVAL '1 2' DAY TO HOUR FROM clock",
     "SELECT x.a FROM h VERSION AS OF 17 AS x",
+    "SELECT sum(a) OVER (PARTITION BY b ORDER BY a DESC NULLS FIRST ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING) FROM s",
+    "SELECT count(*) FILTER (WHERE a > 1) OVER (ORDER BY a RANGE 1 PRECEDING), first(a) IGNORE NULLS OVER w FROM s "
+    "WINDOW w AS (ORDER BY b ROWS UNBOUNDED PRECEDING)",
+    "SELECT lag(a, 2, 7) OVER (ORDER BY b), ntile(3) OVER (ORDER BY a) FROM s QUALIFY rank() OVER (ORDER BY a) < 3",
     "SELECT a FROM h TIMESTAMP AS OF '2026-01-01'",
 ]
 MEANS_NOTHING = {("Identifier", "quoted"), ("Values", "with_")}
@@ -78,8 +82,8 @@ SOMETIMES = {
 }
 """Parts that make no difference in some statement here; in another they must."""
 SPARKS = {
-    *("Window", "Pivot", "Lateral", "TableSample", "WithinGroup", "Lambda", "Placeholder", "Opaque", "Qualify"),
-    *("IgnoreNulls", "RespectNulls", "TryCast", "Kwarg", "Bracket", "Collate", "Overlay", "StrPosition", "Aliases"),
+    *("Pivot", "Lateral", "TableSample", "WithinGroup", "Lambda", "Placeholder", "Opaque"),
+    *("RespectNulls", "TryCast", "Kwarg", "Bracket", "Collate", "Overlay", "StrPosition", "Aliases"),
     *("ILike", "RegexpLike", "Any", "All", "BitwiseNot", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseLeftShift"),
     *("BitwiseRightShift", "Dot", "NullSafeNEQ", "Var"),
 }

@@ -68,6 +68,18 @@ VIEWS = {
         "SELECT id FROM b WHERE x < (SELECT avg(x) FROM b)",
         "SELECT a.id, l.w FROM a JOIN (SELECT id, w FROM b ORDER BY w DESC LIMIT 3) AS l ON a.id = l.id",
     ],
+    "windows": [
+        "SELECT id, g, v FROM a QUALIFY row_number() OVER (PARTITION BY g ORDER BY v DESC) <= 2",
+        "SELECT id, g, sum(v) OVER (PARTITION BY g ORDER BY id) AS so_far, avg(m) OVER (PARTITION BY g) AS mean FROM a",
+        "SELECT id, w - lag(w) OVER (PARTITION BY g ORDER BY id) AS d, lead(id, 2, -1) OVER (PARTITION BY g "
+        "ORDER BY id) FROM b",
+        "SELECT g, n, rank() OVER (ORDER BY n DESC) AS r FROM (SELECT g, count(*) AS n FROM a GROUP BY g)",
+        "SELECT v, sum(n) FROM (SELECT v, rank() OVER (PARTITION BY g ORDER BY v) AS n FROM a) GROUP BY v",
+        "SELECT a.g, b.w, min(b.w) OVER (PARTITION BY a.g ORDER BY b.id ROWS 2 PRECEDING) FROM a JOIN b USING (id)",
+        "SELECT id, sum(x) OVER (PARTITION BY g ORDER BY id) FROM b",
+        "SELECT count(*) FROM (SELECT ntile(2) OVER (ORDER BY w, id) AS half FROM b) WHERE half = 1",
+        "SELECT id, v, row_number() OVER (ORDER BY v, id, m, g) AS n FROM a",
+    ],
     "sets": [
         "SELECT DISTINCT a.g, b.w FROM a JOIN b ON a.id = b.id",
         "SELECT id, g FROM a UNION ALL SELECT id, g FROM b UNION ALL SELECT v, g FROM c",
@@ -229,6 +241,10 @@ INCREMENTAL = {
     "SELECT x.ok, y.seg FROM t AS x JOIN t AS y ON x.ok = y.ok",
     "unordered": "SELECT c.seg, l.n FROM customer c, line l, orders o WHERE o.ck = c.ck AND l.ok = o.ok AND o.ok IN "
     "(SELECT ok FROM line WHERE price > 4)",
+    "top": "SELECT ok, n, price FROM line QUALIFY row_number() OVER (PARTITION BY ok ORDER BY price DESC, n) <= 2",
+    "running": "SELECT ok, ck, sum(day) OVER (PARTITION BY ck ORDER BY ok) AS days FROM orders",
+    "ranked": "SELECT o.ck, t.ok, rank() OVER (PARTITION BY o.ck ORDER BY t.s) AS r FROM orders o JOIN "
+    "(SELECT ok, sum(price) AS s FROM line GROUP BY ok) AS t ON t.ok = o.ok",
     "least": "SELECT o.ck, m.least FROM orders o JOIN (SELECT ok, min(price) AS least FROM line GROUP BY ok) AS m "
     "ON m.ok = o.ok",
 }
@@ -301,6 +317,13 @@ def test_what_is_not_followed_is_refused_by_name(db: Database, query: str, told:
         ("SELECT id FROM b WHERE x < (SELECT avg(x) FROM b)", {"NO_KEY", "NON_EQUI_JOIN"}),
         ("SELECT a.id FROM a JOIN b ON upper(a.g) = lower(b.g)", {"COMPUTED_KEY"}),
         ("SELECT m, count(*) FROM (SELECT max(m) AS m FROM a GROUP BY upper(g)) GROUP BY m", {"COMPUTED_KEY"}),
+        ("SELECT id, rank() OVER (PARTITION BY g ORDER BY v) FROM a", set()),
+        ("SELECT id, sum(x) OVER (PARTITION BY g ORDER BY id) FROM b", set()),
+        ("SELECT id, rank() OVER (ORDER BY v) FROM a", set()),
+        (
+            "SELECT n, count(*) FROM (SELECT ntile(3) OVER (ORDER BY v) AS n FROM a) GROUP BY n",
+            {"WINDOW_WITHOUT_PARTITION_BY"},
+        ),
         ("SELECT v, id FROM a ORDER BY v LIMIT 3", {"NOT_DETERMINISTIC_ORDER"}),
         ("SELECT w, id FROM b ORDER BY w, id LIMIT 3", set()),
         ("SELECT g, count(*) AS n FROM a GROUP BY g ORDER BY n LIMIT 3", {"NOT_DETERMINISTIC_ORDER"}),

@@ -30,11 +30,11 @@ from dataclasses import dataclass, replace
 from headrace.engine.native_casts import cast
 from headrace.engine.native_decimals import Number, number
 from headrace.engine.native_functions import FUNCTIONS, can_raise, require_plain
-from headrace.engine.native_text import NotNative, is_utc, text_literal
-from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr, walk
-from headrace.types import BIGINT, DOUBLE
+from headrace.engine.native_text import NotNative, cannot, is_utc, text_literal
+from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr, WindowCall, walk
+from headrace.types import BIGINT, DATE, DOUBLE, Type
 
-__all__ = ["NotNative", "native", "native_agg"]
+__all__ = ["NotNative", "native", "native_agg", "native_window", "range_key"]
 
 LONGEST = 100_000
 """Characters of SQL beyond which an expression is left to Spark, unless it has many parts: guards repeat operands."""
@@ -54,11 +54,16 @@ def native(expr: Expr, column: Callable[[Column], str], *, zone: str = "UTC", na
     return printer.loose(expr) if narrow else printer(expr)
 
 
-def native_agg(agg: Agg, column: Callable[[Column], str], *, zone: str = "UTC", narrow: bool = False) -> str:
-    """DuckDB SQL for a primitive aggregate; its type is ``agg.type`` also when ``narrow``."""
+def native_agg(
+    agg: Agg, column: Callable[[Column], str], *, zone: str = "UTC", narrow: bool = False, over: str = ""
+) -> str:
+    """DuckDB SQL for a primitive aggregate; its type is ``agg.type`` also when ``narrow``.
+
+    ``over`` is the window it is computed over, if there is one.
+    """
     if agg.template is not None:
         raise NotNative(f"aggregate {agg.fn} is Spark's own")
-    printer = Printer(column, is_utc(zone), narrow)
+    printer = Printer(column, is_utc(zone), narrow, over)
     build = _AGGREGATES.get(agg.fn)
     if build is None:
         raise NotNative(f"aggregate {agg.fn} has no native form")
@@ -79,6 +84,8 @@ class Printer:
     column: Callable[[Column], str]
     utc: bool
     narrow: bool = False
+    over: str = ""
+    """What follows the call of an aggregate."""
 
     def __call__(self, expr: Expr) -> str:
         """The text of ``expr``, of exactly its type."""
@@ -178,12 +185,54 @@ def _micros(value: dt.datetime) -> int:
     return (value - _EPOCH) // dt.timedelta(microseconds=1)
 
 
+def native_window(
+    call: WindowCall, column: Callable[[Column], str], over: str, *, zone: str = "UTC", narrow: bool = False
+) -> str:
+    """DuckDB SQL for a primitive window function; ``over`` is its window, from OVER on."""
+    if call.fn in _AGGREGATES:
+        agg = Agg(call.type, call.fn, call.args, filter=call.filter)
+        return native_agg(agg, column, zone=zone, narrow=narrow, over=f" {over}")
+    if call.fn not in _WINDOWS:
+        raise NotNative(f"window function {call.fn} has no native form")
+    if call.filter is not None:
+        raise NotNative(f"FILTER of window function {call.fn} is Spark's own")
+    if call.type.is_nested:
+        raise NotNative(f"{call.fn} of {call.type.sql} has no native form")
+    printer = Printer(column, is_utc(zone), narrow)
+    ignoring = " IGNORE NULLS" if call.ignore_nulls else ""
+    return f"{call.fn}({', '.join(map(printer, call.args))}{ignoring}) {over}"
+
+
+_BITS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+
+
+def range_key(key: str, type: Type, reach: int) -> str:
+    """A key that a RANGE frame adds up to ``reach`` to, as a bigint. Where Spark's own type might overflow, Spark runs:
+    whether it gets that far depends on the rows around."""
+    if type == DATE:
+        if reach > 1_000_000:
+            raise NotNative("a RANGE frame of so many days")
+        return f"({key} - DATE '1970-01-01')::BIGINT"
+    limit = 1 << _BITS[type.name]
+    inside = f"{key} BETWEEN {reach - limit} AND {limit - 1 - reach}"
+    beyond = cannot("a RANGE frame at the end of its key's type")
+    return f"CASE WHEN {inside} OR {key} IS NULL THEN {key}::BIGINT ELSE {beyond} END"
+
+
+_WINDOWS = frozenset(
+    (
+        *("row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"),
+        *("lag", "lead", "first_value", "last_value", "nth_value"),
+    )
+)
+
+
 # --- aggregates ---------------------------------------------------------------------------------
 
 
 def _where(agg: Agg, printer: Printer, *also: str) -> str:
     parts = [*also] if agg.filter is None else [*also, f"({printer(agg.filter)})"]
-    return f" FILTER (WHERE {' AND '.join(parts)})" if parts else ""
+    return (f" FILTER (WHERE {' AND '.join(parts)})" if parts else "") + printer.over
 
 
 def _count(agg: Agg, printer: Printer) -> str:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.engine.native_functions import can_raise
-from headrace.engine.native_sql import NotNative, native, native_agg
-from headrace.engine.spark_sql import spark, spark_agg
-from headrace.plan.aggregates import expand
-from headrace.plan.exprs import TRUE, Agg, Column, Expr, conjuncts
+from headrace.engine.native_sql import NotNative, native, native_agg, native_window, range_key
+from headrace.engine.spark_sql import spark, spark_agg, spark_window
+from headrace.plan.aggregates import expand, expand_window
+from headrace.plan.exprs import TRUE, Agg, Column, Expr, Frame, SortKey, WindowCall, conjuncts
 from headrace.plan.nodes import (
     Aggregate,
     Draw,
@@ -33,6 +33,7 @@ from headrace.plan.nodes import (
     SparkSql,
     UnionAll,
     Values,
+    Window,
     rewrite_plan,
     walk_plan,
 )
@@ -44,7 +45,7 @@ Source = Callable[[Leaf], str]
 
 def native_plan(root: Node, source: Source, *, zone: str = "UTC", narrow: bool = False) -> str:
     """DuckDB SQL for the plan; :class:`NotNative` says why the native engine leaves it to Spark."""
-    primitive = rewrite_plan(root, lambda n: expand(n) if isinstance(n, Aggregate) else n)
+    primitive = rewrite_plan(root, _primitive)
     return _Native(source, zone, narrow).statement(primitive)
 
 
@@ -53,6 +54,13 @@ def spark_plan(root: Node, source: Source, *, primitive: bool = False) -> str:
     if primitive:
         root = rewrite_plan(root, lambda n: expand(n) if isinstance(n, Aggregate) else n)
     return _Spark(source).statement(root)
+
+
+def _primitive(node: Node) -> Node:
+    """The node with aggregates and window functions as primitive ones."""
+    if isinstance(node, Aggregate):
+        return expand(node)
+    return expand_window(node) if isinstance(node, Window) else node
 
 
 def why_not_native(root: Node, *, zone: str = "UTC") -> str | None:
@@ -85,6 +93,9 @@ class _Text(ABC):
 
     @abstractmethod
     def agg(self, agg: Agg) -> str: ...
+
+    @abstractmethod
+    def window(self, call: WindowCall, over: str) -> str: ...
 
     @abstractmethod
     def quote(self, name: str) -> str: ...
@@ -150,6 +161,8 @@ class _Text(ABC):
             return self.join(node)
         if isinstance(node, Aggregate):
             return self.aggregate(node)
+        if isinstance(node, Window):
+            return self.windows(node)
         if isinstance(node, Sort):
             return f"SELECT {self.passed(node)} FROM {self.relation(node.child)}{self.order(node)}"
         if isinstance(node, Draw):
@@ -193,11 +206,44 @@ class _Text(ABC):
         group = f" GROUP BY {', '.join(str(i + 1) for i in range(len(node.keys)))}" if node.keys else ""
         return f"SELECT {self.outputs(items)} FROM {self.relation(node.child)}{group}"
 
-    def order(self, node: Sort) -> str:
-        keys = ", ".join(
+    def windows(self, node: Window) -> str:
+        items = [(c, self.expr(c)) for c in node.child.output]
+        items += [(c, self.window(call, self.over(node, call))) for c, call in node.functions]
+        return f"SELECT {self.outputs(items)} FROM {self.window_rows(node)}"
+
+    def window_rows(self, node: Window) -> str:
+        """What functions of a window are computed over."""
+        return self.relation(node.child)
+
+    def over(self, node: Window, call: WindowCall) -> str:
+        """The window of one of a node's functions."""
+        words = [f"PARTITION BY {', '.join(map(self.column, node.partition))}"] if node.partition else []
+        if not call.is_of_all and (keys := self.window_order(node, call)):
+            words.append(f"ORDER BY {keys}")
+        if (frame := call.frame) is not None:
+            ends = (self.frame_end(frame, frame.start, "PRECEDING"), self.frame_end(frame, frame.end, "FOLLOWING"))
+            words.append(f"{frame.unit.upper()} BETWEEN {ends[0]} AND {ends[1]}")
+        return f"OVER ({' '.join(words)})"
+
+    def window_order(self, node: Window, call: WindowCall) -> str:
+        return self.keys((*node.order, *node.ties) if call.is_by_rows else node.order)
+
+    def frame_end(self, frame: Frame, at: int | None, last: str) -> str:
+        if at is None:
+            return f"UNBOUNDED {last}"
+        return "CURRENT ROW" if at == 0 else f"{self.distance(frame, abs(at))} {'PRECEDING' if at < 0 else 'FOLLOWING'}"
+
+    def distance(self, frame: Frame, by: int) -> str:
+        return str(by)
+
+    def keys(self, keys: Iterable[SortKey]) -> str:
+        return ", ".join(
             f"{self.expr(k.expr)} {'DESC' if k.descending else 'ASC'} NULLS {'FIRST' if k.nulls_first else 'LAST'}"
-            for k in node.keys
+            for k in keys
         )
+
+    def order(self, node: Sort) -> str:
+        keys = self.keys(node.keys)
         return (
             (f" ORDER BY {keys}" if keys else "")
             + (f" LIMIT {node.limit}" if node.limit is not None else "")
@@ -256,13 +302,34 @@ class _Native(_Text):
             _require_groupable(c for c, _ in node.keys)
         elif isinstance(node, SetOperation):
             _require_groupable(node.columns)
+        elif isinstance(node, Window):
+            _require_groupable(node.partition)
+            _require_plain_order(node.order)
         return super().select(node)
 
     def order(self, node: Sort) -> str:
-        for key in node.keys:
-            if key.expr.type.is_nested:
-                raise NotNative(f"the order of {key.expr.type.sql} is Spark's own")
+        _require_plain_order(node.keys)
         return super().order(node)
+
+    def window(self, call: WindowCall, over: str) -> str:
+        return native_window(call, self.column, over, zone=self.zone, narrow=self.narrow)
+
+    def window_rows(self, node: Window) -> str:
+        frames = [call.frame for _, call in node.functions if call.frame is not None and call.frame.has_distance]
+        if not frames:
+            return super().window_rows(node)
+        reach = max(abs(end) for frame in frames for end in (frame.start, frame.end) if end is not None)
+        near = range_key(self.expr(node.order[0].expr), node.order[0].expr.type, reach)
+        return f"(SELECT *, {near} AS near FROM {super().window_rows(node)})"
+
+    def window_order(self, node: Window, call: WindowCall) -> str:
+        if call.frame is None or not call.frame.has_distance:
+            return super().window_order(node, call)
+        key = node.order[0]
+        return f"near {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+
+    def distance(self, frame: Frame, by: int) -> str:
+        return f"'{by}'::BIGINT" if frame.unit == "range" else str(by)
 
     def spark_sql(self, node: SparkSql) -> str:
         raise NotNative(node.reason)
@@ -283,6 +350,9 @@ class _Spark(_Text):
 
     def agg(self, agg: Agg) -> str:
         return spark_agg(agg, self.column)
+
+    def window(self, call: WindowCall, over: str) -> str:
+        return spark_window(call, self.column, over)
 
     def quote(self, name: str) -> str:
         return quote(name)
@@ -312,6 +382,12 @@ def _require_groupable(columns: Iterable[Column]) -> None:
     for column in columns:
         if not column.type.is_groupable:
             raise NotNative(f"equality of {column.type.sql} ({column.name}) is Spark's own")
+
+
+def _require_plain_order(keys: Iterable[SortKey]) -> None:
+    for key in keys:
+        if key.expr.type.is_nested:
+            raise NotNative(f"the order of {key.expr.type.sql} is Spark's own")
 
 
 def quote_native(name: str) -> str:

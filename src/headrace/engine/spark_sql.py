@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.engine.native_text import TOO_MANY_ROWS
-from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
+from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr, WindowCall
 from headrace.types import DOUBLE, Type, quote
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -72,6 +72,14 @@ def spark_agg(agg: Agg, column: Callable[[Column], str]) -> str:
             return _sum(agg, distinct + _summand(agg, args[0]), where)
         case _:
             return f"{agg.fn}({distinct}{', '.join(args)}){where}"
+
+
+def spark_window(call: WindowCall, column: Callable[[Column], str], over: str) -> str:
+    """Spark SQL for a window function; ``over`` is its window, from OVER on."""
+    args = ", ".join(spark(arg, column) for arg in call.args) or ("*" if call.fn == "count" else "")
+    where = "" if call.filter is None else f" FILTER (WHERE {spark(call.filter, column)})"
+    ignoring = " IGNORE NULLS" if call.ignore_nulls else ""
+    return f"{call.fn}({args}){ignoring}{where} {over}"
 
 
 def _kept(arg: Expr, condition: Expr) -> Expr:

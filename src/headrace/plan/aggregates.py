@@ -35,9 +35,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from headrace.plan.exprs import TRUE, Agg, Call, Case, Cast, Column, Expr, Literal, all_of, any_of
+from headrace.plan.exprs import TRUE, Agg, Call, Case, Cast, Column, Expr, Literal, WindowCall, all_of, any_of
 from headrace.plan.moments import MOMENTS, VARIANCES, deviation, from_sums, lower, moments, variance, with_anchors
-from headrace.plan.nodes import Aggregate, Filter, Join, Node, Project
+from headrace.plan.nodes import Aggregate, Filter, Join, Node, Project, Window
 from headrace.types import BIGINT, BOOLEAN, DOUBLE, MAX_PRECISION, Type, decimal
 
 _LONG = decimal(19, 0)
@@ -107,6 +107,29 @@ def expand(node: Aggregate) -> Node:
             finals.append((out, parts.final([column(p) for p in parts.partials])))
     grouped = Aggregate(node.child, node.keys, tuple((c, a) for a, c in primitives.items()))
     return Project(lower(grouped), tuple(finals))
+
+
+def expand_window(node: Window) -> Node:
+    """The same window functions as primitive ones, which both engines compute alike, finals computed above."""
+    primitives: dict[WindowCall, Column] = {}
+    finals: list[tuple[Column, Expr]] = [(c, c) for c in node.child.output]
+
+    def column(call: WindowCall, type: Type, fn: str) -> Column:
+        return primitives.setdefault(replace(call, type=type, fn=fn), Column.fresh(fn, type))
+
+    for out, call in node.functions:
+        if call.fn in COUNTED:
+            finals.append((out, Cast(out.type, column(call, BIGINT, call.fn))))
+        elif call.fn in MERGEABLE:
+            parts = decompose(Agg(call.type, call.fn, call.args, filter=call.filter))
+            finals.append((out, parts.final([column(call, p.type, p.fn) for p in parts.partials])))
+        else:
+            finals.append((out, column(call, call.type, call.fn)))
+    return Project(replace(node, functions=tuple((c, f) for f, c in primitives.items())), tuple(finals))
+
+
+COUNTED = ("row_number", "rank", "dense_rank", "ntile")
+"""Window functions that are ints, though engines count in bigints."""
 
 
 def merge(rows: Node, keys: Sequence[Column], partials: Sequence[tuple[Column, Agg]]) -> Node:

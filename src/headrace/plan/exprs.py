@@ -26,6 +26,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from typing import Literal as Choice
 
 from headrace.types import BOOLEAN, Type
 
@@ -183,6 +184,92 @@ class Agg(Expr):
         if self.filter is None:
             return replace(self, args=children)
         return replace(self, args=children[:-1], filter=children[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """What rows are ordered by."""
+
+    expr: Expr
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Which rows of its partition a window function sees at a row: so many before (negative) or after that row.
+
+    ``None`` is the first row of the partition, or the last. ``rows`` counts rows; ``range`` goes by the distance of
+    the one key they are ordered by, and the rows that tie with a row are as near as itself.
+    """
+
+    unit: Choice["rows", "range"]
+    start: int | None
+    end: int | None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start is None and self.end is None
+
+    @property
+    def has_distance(self) -> bool:
+        """Whether keys are added to: all other bounds are rows that tie with one, the first, or the last."""
+        return self.unit == "range" and (bool(self.start) or bool(self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall(Expr):
+    """A window function; stands only in a Window node's list, or in an :class:`Over`.
+
+    Ranks and offsets have no frame.
+    """
+
+    fn: str
+    args: tuple[Expr, ...]
+    filter: Expr | None = None
+    ignore_nulls: bool = False
+    frame: Frame | None = None
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether it is the same for all rows of a partition, in whatever order."""
+        return self.frame is not None and self.frame.is_whole and not self.fn.endswith("_value")
+
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether it may tell rows apart that tie in the order."""
+        if self.frame is None:
+            return self.fn in ("row_number", "ntile", "lag", "lead")
+        return self.frame.unit == "rows" and not self.is_of_all
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args if self.filter is None else (*self.args, self.filter)
+
+    def with_children(self, children: tuple[Expr, ...]) -> Expr:
+        if self.filter is None:
+            return replace(self, args=children)
+        return replace(self, args=children[:-1], filter=children[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Over(Expr):
+    """A window function where it was written, with its window: a plan has a Window node and a column instead."""
+
+    call: WindowCall
+    partition: tuple[Expr, ...]
+    order: tuple[SortKey, ...]
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.call, *self.partition, *(k.expr for k in self.order))
+
+    def with_children(self, children: tuple[Expr, ...]) -> Expr:
+        call, *rest = children
+        assert isinstance(call, WindowCall)
+        keys = rest[len(self.partition) :]
+        order = tuple(replace(k, expr=e) for k, e in zip(self.order, keys, strict=True))
+        return replace(self, call=call, partition=tuple(rest[: len(self.partition)]), order=order)
 
 
 TRUE = Literal(BOOLEAN, True)

@@ -34,6 +34,7 @@ from headrace.plan.nodes import (
     Repeat,
     Sort,
     UnionAll,
+    Window,
     leaves,
     map_children,
     rewrite_plan,
@@ -204,13 +205,17 @@ class _Layering:
 
 
 def _body(root: Node) -> Node:
-    """What lies below that which sorts, filters and computes of an answer's rows."""
-    node = root
-    while isinstance(node, Project | Sort | Filter):
+    """What lies below that which sorts, filters and computes of an answer's rows.
+
+    So does a window of all rows: it is computed when it is read, not at each change.
+    """
+    node = top = root
+    while isinstance(node, Project | Sort | Filter) or (isinstance(node, Window) and not node.partition):
+        top = node.child if isinstance(node, Window) else top
         node = node.child
     if isinstance(node, Aggregate):
         return node
-    node = root  # filters stay with rows that are not grouped: fewer are kept
+    node = top  # filters stay with rows that are not grouped: fewer are kept
     while isinstance(node, Sort) or (isinstance(node, Project) and _sorts(node)):
         node = node.child
     return node

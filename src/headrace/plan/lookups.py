@@ -27,6 +27,7 @@ from headrace.plan.nodes import (
     SetOperation,
     UnionAll,
     Values,
+    Window,
     leaves,
     map_children,
     walk_plan,
@@ -180,6 +181,8 @@ def _passed(node: Node) -> Sequence[Mapping[int, int]]:
             return [{c.id: e.id for c, e in node.exprs if isinstance(e, Column)}]
         case Aggregate():
             return [{c.id: e.id for c, e in node.keys if isinstance(e, Column)}]
+        case Window():  # partitions are left out whole
+            return [{c.id: c.id for c in node.partition}]
         case UnionAll() | SetOperation():
             return [{c.id: d.id for c, d in zip(node.output, side.output, strict=True)} for side in node.children]
         case Join():

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Literal as Choice
 from typing import TypeGuard
 
-from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, columns, walk
+from headrace.plan.exprs import TRUE, Agg, Column, Expr, Literal, Over, SortKey, WindowCall, columns, walk
 from headrace.plan.refs import KeptRef, LogRef, Ref, RelationRef, StreamRef, TableRef, VersionRef
 from headrace.types import BIGINT, BOOLEAN, INT, Schema
 
@@ -49,6 +49,7 @@ __all__ = [
     "SparkSql",
     "UnionAll",
     "Values",
+    "Window",
     "rewrite_plan",
     "walk_plan",
 ]
@@ -248,13 +249,6 @@ class Aggregate(Unary):
         return (*(c for c, _ in self.keys), *(c for c, _ in self.aggs))
 
 
-@dataclass(frozen=True, slots=True)
-class SortKey:
-    expr: Expr
-    descending: bool
-    nulls_first: bool
-
-
 @dataclass(frozen=True, eq=False)
 class Sort(Unary):
     """ORDER BY with an optional LIMIT; without keys, a bare LIMIT."""
@@ -269,6 +263,37 @@ class Sort(Unary):
     @property
     def output(self) -> tuple[Column, ...]:
         return self.child.output
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Unary):
+    """Each row with what functions say of it among the rows of its partition, in their order.
+
+    Keys and arguments are columns or constants: what is to be computed first stands in a Project below. Rows that tie
+    in the order are in any, unless ``ties`` says in which; what is the same for rows that tie (ranks, frames that end
+    where they do) does not look at it.
+    """
+
+    partition: tuple[Column, ...]
+    order: tuple[SortKey, ...]
+    functions: tuple[tuple[Column, WindowCall], ...]
+    ties: tuple[SortKey, ...] = ()
+
+    def __post_init__(self) -> None:
+        for column, call in self.functions:
+            if column.type != call.type:
+                raise InvalidPlan(f"Window gives {column.name} {call.type}, not {column.type}")
+            for child in call.children:
+                if not isinstance(child, Column | Literal):
+                    raise InvalidPlan(f"Window computes an argument of {call.fn}")
+        keys = [k.expr for k in (*self.order, *self.ties)]
+        if not all(isinstance(k, Column) for k in keys):
+            raise InvalidPlan("Window computes what it orders by")
+        self._check((*self.partition, *keys, *(call for _, call in self.functions)), self.child)
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return (*self.child.output, *(c for c, _ in self.functions))
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,8 +414,8 @@ def _boolean(node: Node, condition: Expr) -> None:
 
 
 def _no_aggregate(node: Node, expr: Expr) -> None:
-    if any(isinstance(e, Agg) for e in walk(expr)):
-        raise InvalidPlan(f"{type(node).__name__} holds an aggregate call")
+    if any(isinstance(e, Agg | Over | WindowCall) for e in walk(expr)):
+        raise InvalidPlan(f"{type(node).__name__} holds the call of an aggregate or a window function")
 
 
 def walk_plan(root: Node) -> Iterator[Node]:

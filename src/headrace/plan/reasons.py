@@ -22,6 +22,7 @@ from headrace.plan.nodes import (
     Project,
     Sort,
     SparkSql,
+    Window,
     walk_plan,
 )
 
@@ -62,6 +63,11 @@ _OUTER = Reason(
     "join by INNER where NULLs go anyway",
 )
 _NO_KEY = Reason("NO_KEY", "all rows count for one", "group it by a column")
+_WINDOW = Reason(
+    "WINDOW_WITHOUT_PARTITION_BY",
+    "a window of all rows is computed anew at any change",
+    "write PARTITION BY in OVER (…)",
+)
 _ORDER = Reason(
     "NOT_DETERMINISTIC_ORDER", "rows may tie for the LIMIT", "order by columns that no two rows share, as a key is"
 )
@@ -99,6 +105,8 @@ def _blocks(node: Node, below: Node) -> Reason | None:
             return only_spark(node.reason)
         case Sort() if node.limit is not None:
             return _LIMIT
+        case Window() if not node.partition:
+            return _WINDOW
         case Aggregate() if not node.keys:
             return _NO_KEY
         case Aggregate() if not any(isinstance(e, Column) for _, e in node.keys):
@@ -146,7 +154,7 @@ def _unique(node: Node) -> set[int] | None:
             return key_of(node) or None
         case Aggregate():
             return {c.id for c, _ in node.keys}
-        case Filter() | Sort():
+        case Filter() | Sort() | Window():
             return _unique(node.child)
         case Project():
             passed = {e.id: c.id for c, e in node.exprs if isinstance(e, Column)}

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr
+from headrace.plan.exprs import (
+    Agg,
+    Call,
+    Case,
+    Cast,
+    Column,
+    Expr,
+    Frame,
+    Literal,
+    Over,
+    SortKey,
+    SparkExpr,
+    WindowCall,
+)
 from headrace.plan.nodes import (
     Aggregate,
     Draw,
@@ -19,6 +33,7 @@ from headrace.plan.nodes import (
     SparkSql,
     UnionAll,
     Values,
+    Window,
     walk_plan,
 )
 
@@ -48,6 +63,13 @@ def render_expr(expr: Expr) -> str:
         text = expr.template.format(*map(render_expr, expr.args)) if expr.template else f"{expr.fn}({inside})"
         text = text.replace("(", "(distinct ", 1) if expr.distinct else text
         return f"{text} filter ({render_expr(expr.filter)})" if expr.filter else text
+    if isinstance(expr, WindowCall):
+        inside = ", ".join(map(render_expr, expr.args)) or ("*" if expr.fn == "count" else "")
+        text = f"{expr.fn}({inside})" + (" ignore nulls" if expr.ignore_nulls else "")
+        text += f" filter ({render_expr(expr.filter)})" if expr.filter else ""
+        return text if expr.frame is None or expr.frame.is_whole else f"{text} {_frame(expr.frame)}"
+    if isinstance(expr, Over):
+        return f"{render_expr(expr.call)} over ({_spec(expr.partition, expr.order)})"
     assert isinstance(expr, Call)
     args = [render_expr(a) for a in expr.args]
     if expr.fn == "field" and isinstance(expr.args[1], Literal):
@@ -95,8 +117,10 @@ def _line(node: Node) -> str:
         keys = ", ".join(_bound(c, e) for c, e in node.keys)
         aggs = ", ".join(render_expr(a) for _, a in node.aggs)
         return f"Aggregate by [{keys}] of [{aggs}]"
+    if isinstance(node, Window):
+        return f"Window {_spec(node.partition, node.order)} of [{', '.join(_bound(c, f) for c, f in node.functions)}]"
     if isinstance(node, Sort):
-        keys = ", ".join(f"{render_expr(k.expr)}{' desc' if k.descending else ''}" for k in node.keys)
+        keys = _ordered(node.keys)
         limit = "" if node.limit is None else f" limit {node.limit}"
         offset = f" offset {node.offset}" if node.offset else ""
         return f"Sort [{keys}]{limit}{offset}"
@@ -116,3 +140,21 @@ def _line(node: Node) -> str:
 def _bound(column: Column, expr: Expr) -> str:
     text = render_expr(expr)
     return text if text == column.name else f"{text} as {column.name}"
+
+
+def _spec(partition: Sequence[Expr], order: Sequence[SortKey]) -> str:
+    by = f"by [{', '.join(map(render_expr, partition))}]"
+    return f"{by} order [{_ordered(order)}]" if order else by
+
+
+def _ordered(keys: Sequence[SortKey]) -> str:
+    return ", ".join(f"{render_expr(k.expr)}{' desc' if k.descending else ''}" for k in keys)
+
+
+def _frame(frame: Frame) -> str:
+    def end(at: int | None, unbounded: str) -> str:
+        if at is None:
+            return unbounded
+        return "current row" if at == 0 else f"{abs(at)} {'preceding' if at < 0 else 'following'}"
+
+    return f"{frame.unit} {end(frame.start, 'unbounded preceding')} to {end(frame.end, 'unbounded following')}"

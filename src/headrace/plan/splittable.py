@@ -25,6 +25,7 @@ from headrace.plan.nodes import (
     Sort,
     SparkSql,
     UnionAll,
+    Window,
     is_leaf,
     leaves,
     streams_in,
@@ -59,6 +60,13 @@ def _check_node(node: Node, grouped: dict[int, bool]) -> bool:
             "SORT_BELOW_GROUPING",
             f"ORDER BY … LIMIT (or LIMIT) over stream {_named(node)} comes before any grouping",
             hint="group the stream first and sort the groups",
+        )
+    if isinstance(node, Window) and not all(below):
+        raise ViewRefused(
+            "STREAM_NOT_GROUPED",
+            f"{node.functions[0][1].fn}() OVER … looks at other rows of stream {_named(node)}, "
+            "so all of them would have to be kept",
+            hint="group the stream in a subquery or CTE first, and use window functions above the grouping",
         )
     if isinstance(node, SparkSql) and not all(below):
         raise ViewRefused(

@@ -23,6 +23,7 @@ from headrace.plan.nodes import (
     Sort,
     SparkSql,
     UnionAll,
+    Window,
     is_leaf,
     leaves,
     map_children,
@@ -120,7 +121,7 @@ class _Window(Splitter):
         return self._visited[id(node)]
 
     def _needs_all(self, node: Node, children: list[Node], ungrouped: list[bool]) -> bool:
-        if isinstance(node, Sort | SparkSql | SetOperation):
+        if isinstance(node, Sort | Window | SparkSql | SetOperation):
             return True
         if isinstance(node, Aggregate):
             return not self._grouping

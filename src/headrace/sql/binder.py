@@ -1,9 +1,9 @@
 """Queries to plans: names resolved, types given, everything checked.
 
-One query block becomes scan/join → filter → aggregate → project → sort. A block
-that holds something outside the algebra (a window function, a subquery in an
-expression, INTERSECT …) becomes a :class:`SparkSql` node: its text goes to Spark
-as written, over whatever of its inputs *is* inside the algebra.
+One query block becomes scan/join → filter → aggregate → window → project → sort. A
+block that holds something outside the algebra (a generator, PIVOT, some subqueries …)
+becomes a :class:`SparkSql` node: its text goes to Spark as written, over whatever of
+its inputs *is* inside the algebra.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ _SELECT_PARTS = {
     "where",
     "group",
     "having",
+    "qualify",
+    "windows",
     "distinct",
     "order",
     "limit",

@@ -24,6 +24,7 @@ from headrace.sql.grouping import grouping_sets, is_grouping_call, key_trees, un
 from headrace.sql.lifting import Lift
 from headrace.sql.naming import SparkName, output_name
 from headrace.sql.ordering import limit_of, means_all, ordinal, sort_key
+from headrace.sql.over import has_window, refuse_window_in, refuse_windows, with_named_windows, with_windows
 from headrace.sql.scope import OutputScope, Scope, Source
 from headrace.sql.source import replace, text_of
 from headrace.sql.stars import is_star, star_items
@@ -83,7 +84,7 @@ class Block:
     """Builds the plan of one SELECT."""
 
     def __init__(self, tree: exp.Select, child: Node, scope: Scope, analyzer: Analyzer, around: Around) -> None:
-        self.tree = tree
+        self.tree = tree = with_named_windows(tree)
         self.child = child
         self.scope = scope
         self.analyzer = analyzer
@@ -105,7 +106,9 @@ class Block:
         having = self.tree.args.get("having")
         aggregates = any(_has_aggregate(i.expr) for i in items)
         if keys is None and not aggregates and having is None:
-            return self._finish(items, [i.expr for i in items], None)
+            return self._finish(items, [i.expr for i in items], None, None)
+        if having is not None:
+            refuse_window_in(having, "HAVING")
         if having is not None and not has_subquery(having):
             check_inside_algebra(self._plain(having.this))  # what only Spark knows there, Spark refuses first
         lift = Lift(keys or [], windows.values, lambda c: c.id in self.subqueries.scalars or c.id in self._marks)
@@ -132,7 +135,7 @@ class Block:
             if isinstance(part, Existence):
                 grouped = part.join(grouped, lift)
         self.child = self.subqueries.join_used(grouped, [*lifted, *(k.expr for k in sorts)], lift)
-        return self._finish(items, lifted, sorts)
+        return self._finish(items, lifted, sorts, lift)
 
     # WHERE
 
@@ -141,6 +144,7 @@ class Block:
         clause = self.tree.args.get("where")
         if clause is None:
             return []
+        refuse_window_in(clause, "WHERE")
         if self.scope.outer is None and not has_subquery(clause):
             self._filter([self._condition(clause.this, clause)])
             return []
@@ -203,7 +207,7 @@ class Block:
                 items.append(self._lateral(tree, inner, before))
                 continue
             left: dict[int, Left] = {}
-            expr = bind_expr(self._plain(inner), self.scope, self.analyzer, left=left)
+            expr = bind_expr(self._plain(inner), self.scope, self.analyzer, left=left, windows=True)
             name = tree.alias if named else output_name(tree, self._type_of, self._depth_of, self._spark_names(left))
             items.append(Item(name, expr, inner, named))
         return items
@@ -256,8 +260,8 @@ class Block:
         name = output_name(tree, lambda part: bound(part).type, depth, self._spark_names(left))
         return Item(name, expr, inner, lateral=True)
 
-    def _bind(self, tree: exp.Expr) -> Expr:
-        return bind_expr(self._plain(tree), self.scope, self.analyzer)
+    def _bind(self, tree: exp.Expr, *, windows: bool = False) -> Expr:
+        return bind_expr(self._plain(tree), self.scope, self.analyzer, windows=windows)
 
     def _plain(self, tree: exp.Expr) -> exp.Expr:
         """The tree with names for what is joined beside the block's rows, or tells its grouping sets apart."""
@@ -283,10 +287,10 @@ class Block:
         return name
 
     def _type_of(self, tree: exp.Expr) -> Type:
-        return self._bind(tree).type
+        return self._bind(tree, windows=True).type
 
     def _depth_of(self, tree: exp.Expr) -> int:
-        return depth_of(self._bind(tree))
+        return depth_of(self._bind(tree, windows=True))
 
     # GROUP BY
 
@@ -315,7 +319,7 @@ class Block:
             )
         keys: list[tuple[Column, Expr]] = []
         for expr in found:
-            expr = windows.key(expr)
+            expr = windows.key(refuse_windows(expr, group, "GROUP BY"))
             if not any(canonical(expr) == canonical(known) for _, known in keys):
                 keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
         return keys
@@ -353,7 +357,7 @@ class Block:
         place = {text_of(t): i for i, t in enumerate(trees)}
         keys: list[tuple[Column, Expr]] = []
         for tree in trees:
-            expr = windows.key(self._key(tree, items))
+            expr = windows.key(refuse_windows(self._key(tree, items), group, "GROUP BY"))
             if any(canonical(expr) == canonical(known) for _, known in keys):
                 raise OutsideAlgebra("grouping sets with one key written in two ways", position_of(group))
             keys.append((Column.fresh(_key_name(expr, items), expr.type), expr))
@@ -444,11 +448,14 @@ class Block:
                 raise
             with _as_unresolved(_NOT_THERE):
                 condition = self._through_outputs(tree, items, lifted, lift)
+        refuse_windows(condition, tree, "HAVING")
         if condition.type not in (BOOLEAN, VOID) and not can_cast(condition.type, BOOLEAN):
             raise OutsideAlgebra(f"HAVING of {condition.type.sql}", position_of(tree))
         return cast(condition, BOOLEAN)  # HAVING count(*) is HAVING count(*) <> 0, where WHERE would refuse a number
 
-    def _through_outputs(self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift | None) -> Expr:
+    def _through_outputs(
+        self, tree: exp.Expr, items: list[Item], lifted: list[Expr], lift: Lift | None, *, windows: bool = False
+    ) -> Expr:
         """An expression that may name select items by their aliases."""
         named: dict[str, Expr] = {}
         twice: set[str] = set()
@@ -461,11 +468,11 @@ class Block:
             if len(part.parts) == 1 and part.name.lower() in twice:
                 raise _ambiguous(part.name, part)
         outputs = OutputScope(named, self.scope)
-        bound = bind_expr(tree, outputs, self.analyzer)
+        bound = bind_expr(tree, outputs, self.analyzer, windows=windows)
         stand_ins = {c.id for a in walk(bound) if isinstance(a, Agg) for c in walk(a) if isinstance(c, Column)}
         if stand_ins & outputs.aliases.keys():
             # Inside an aggregate a name means the column below, not the alias.
-            bound = bind_expr(tree, self.scope, self.analyzer)
+            bound = bind_expr(tree, self.scope, self.analyzer, windows=windows)
         if lift is None:
             return substitute(bound, outputs.aliases)
         return substitute(lift.expr(bound, tree, keep=outputs.aliases), outputs.aliases)
@@ -526,11 +533,47 @@ class Block:
             keys.append(sort_key(item, expr))
         return keys
 
-    def _finish(self, items: list[Item], exprs: list[Expr], sorts: list[SortKey] | None) -> Node:
-        """Projection, DISTINCT, ORDER BY and LIMIT over the rows of the block."""
+    def _qualified(self, items: list[Item], exprs: list[Expr], lift: Lift | None) -> list[Expr]:
+        """QUALIFY: a condition on what is selected, and on columns below it where nothing is grouped."""
+        clause = self.tree.args.get("qualify")
+        if clause is None:
+            return []
+        if self.tree.args.get("distinct") is not None or has_subquery(clause):
+            raise OutsideAlgebra("QUALIFY with DISTINCT or a subquery", position_of(clause))
+        if lift is None:
+            condition = self._through_outputs(self._plain(clause.this), items, exprs, None, windows=True)
+        else:
+            condition = self._of_outputs(clause.this, items, exprs)
+        if condition.type != BOOLEAN or _has_aggregate(condition):
+            raise OutsideAlgebra(f"QUALIFY of {condition.type.sql}", position_of(clause))
+        if not any(map(has_window, (condition, *exprs))):
+            raise SqlError(
+                "QUALIFY_REQUIRES_WINDOW_FUNCTION",
+                "QUALIFY filters by window functions, and there is none in it, nor in what is selected",
+                position=position_of(clause.this),
+                hint="write WHERE, or HAVING for groups",
+            )
+        return [condition]
+
+    def _of_outputs(self, tree: exp.Expr, items: list[Item], exprs: list[Expr]) -> Expr:
+        """An expression over what is selected of groups, and nothing else."""
+        columns = [Column.fresh(i.name, e.type) for i, e in zip(items, exprs, strict=True)]
+        try:
+            bound = bind_expr(tree, self._outputs(items, columns), self.analyzer, windows=True)
+        except SqlError:
+            raise OutsideAlgebra("QUALIFY of what is not selected", position_of(tree)) from None
+        return substitute(bound, {c.id: e for c, e in zip(columns, exprs, strict=True)})
+
+    def _finish(self, items: list[Item], exprs: list[Expr], sorts: list[SortKey] | None, lift: Lift | None) -> Node:
+        """Window functions, projection, DISTINCT, ORDER BY and LIMIT over the rows of the block."""
         if sorts is None:
             sorts = self._sort_exprs(items, exprs, None)
             self.child = self.subqueries.join_used(self.child, [*exprs, *(k.expr for k in sorts)])
+        qualified = self._qualified(items, exprs, lift)
+        self.child, found = with_windows(self.child, [*exprs, *(k.expr for k in sorts), *qualified])
+        exprs, conditions = found[: len(exprs)], found[len(exprs) + len(sorts) :]
+        sorts = [SortKey(e, k.descending, k.nulls_first) for k, e in zip(sorts, found[len(exprs) :], strict=False)]
+        self._filter(conditions)
         outputs = [(Column.fresh(i.name, e.type), e) for i, e in zip(items, exprs, strict=True)]
         limit, offset = limit_of(self.tree, self._outputs(items, [c for c, _ in outputs]), self.analyzer)
         distinct = self.tree.args.get("distinct")
@@ -541,11 +584,11 @@ class Block:
         keys: list[SortKey] = []
         hidden: list[tuple[Column, Expr]] = []
         for key in sorts:
-            found = [c for c, e in [*outputs, *hidden] if e == key.expr]
-            if not found:
-                found = [Column.fresh("sort", key.expr.type)]
-                hidden.append((found[0], key.expr))
-            keys.append(SortKey(found[0], key.descending, key.nulls_first))
+            known = next((c for c, e in [*outputs, *hidden] if e == key.expr), None)
+            if known is None:
+                known = Column.fresh("sort", key.expr.type)
+                hidden.append((known, key.expr))
+            keys.append(SortKey(known, key.descending, key.nulls_first))
         node: Node = Project(self.child, (*outputs, *hidden))
         if distinct is not None:
             named = tuple((Column.fresh(c.name, c.type), c) for c, _ in outputs)

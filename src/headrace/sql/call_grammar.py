@@ -127,37 +127,39 @@ class Calls(TypeNames):
     def window(self) -> dict[str, object]:
         """What follows OVER, or AS in a WINDOW clause."""
         if self.word() != "(":
-            self.identifier()
-            return {}
+            return {"alias": self.identifier()}
         self.expect("(")
         if self.is_name() and self.word(1) == ")":
-            self.identifier()
+            alias = self.identifier()
             self.expect(")")
-            return {}
+            return {"alias": alias}
         found: dict[str, object] = {}
         if self.word() in ("PARTITION", "DISTRIBUTE", "CLUSTER") and self.word(1) == "BY":
             self.at += 2
             found["partition_by"] = self.series(self.expression)
         found["order"] = self.order_by(("ORDER", "SORT"))
+        start = self.at
         if self.word() in ("ROWS", "RANGE"):
+            spec: dict[str, object] = {"kind": self.word()}
             self.at += 1
-            if self.take("BETWEEN"):
-                found["spec"] = [self.bound()]
+            between = self.take("BETWEEN")
+            spec["start"], spec["start_side"] = self.bound()
+            if between:
                 self.expect("AND")
-            found["specs"] = [self.bound()]
+                spec["end"], spec["end_side"] = self.bound()
+            found["spec"] = self.made(exp.WindowSpec(**spec), start)
         self.expect(")")
         return found
 
-    def bound(self) -> exp.Expr:
-        """Where a window's frame ends."""
-        start = self.at
+    def bound(self) -> tuple[exp.Expr | str, str]:
+        """Where a window's frame ends, and on which side of the row."""
         if self.take("CURRENT", "ROW"):
-            return self.made(exp.Var(this="CURRENT ROW"), start)
-        value = exp.Var(this="UNBOUNDED") if self.take("UNBOUNDED") else self.expression()
+            return "CURRENT ROW", ""
+        value = "UNBOUNDED" if self.take("UNBOUNDED") else self.expression()
         if self.word() not in ("PRECEDING", "FOLLOWING"):
             self.fail("PRECEDING or FOLLOWING")
         self.at += 1
-        return self.made(exp.Paren(this=value), start)
+        return value, self.word(-1)
 
     def order_by(self, words: tuple[str, ...] = ("ORDER",)) -> exp.Order | None:
         start = self.at

@@ -40,6 +40,7 @@ from headrace.sql.functions import (
     condition,
     is_char,
 )
+from headrace.sql.over import ONLY_OVER, bind_over
 from headrace.sql.source import text_of
 from headrace.sql.template import AGGREGATE_WRAPPERS, Left, composed, spark_template
 from headrace.sql.tree import OutsideAlgebra, check_inside_algebra, dotted, function_name, position_of
@@ -53,13 +54,15 @@ def bind_expr(
     *,
     zone: tzinfo | None = None,
     left: dict[int, Left] | None = None,
+    windows: bool = False,
 ) -> Expr:
-    """The typed form of ``node``; aggregate calls stand inline as Agg.
+    """The typed form of ``node``; aggregate calls stand inline as Agg, those of window functions as Over.
 
     ``zone`` is the session's time zone (the analyzer's, unless given): with it, TIMESTAMP literals without a zone
     become constants; without it they stay casts of local times. ``left`` takes the parts left to Spark, by id.
+    ``windows`` says that window functions may stand here; elsewhere they are Spark's to refuse.
     """
-    check_inside_algebra(node)
+    check_inside_algebra(node, windows=windows)
     binder = _Binder(scope, analyzer, zone or getattr(analyzer, "zone", None), {} if left is None else left)
     return binder.bind(node)
 
@@ -318,6 +321,13 @@ class _Binder:
     def function(self, node: exp.Expr) -> Expr:
         assert isinstance(node, exp.Anonymous)
         name, args = function_name(node), tuple(node.expressions)
+        if name in ONLY_OVER:
+            raise SqlError(
+                "WINDOW_FUNCTION_WITHOUT_OVER_CLAUSE",
+                f"{name} is a window function, and no window follows",
+                position=position_of(node),
+                hint=f"write {name}(…) OVER (PARTITION BY … ORDER BY …)",
+            )
         if any(isinstance(a, _ONLY_IN_CALLS) for a in args) and name not in AGGREGATES:
             return self.spark_aggregate(node, None) if self.is_aggregate(node) else self.spark(node)
         if name in AGGREGATES:
@@ -461,7 +471,7 @@ class _Binder:
             return self.column(part)
         if isinstance(part, exp.Dot) and (parts := dotted(part)) is not None:
             return self.named(parts, part)
-        if isinstance(part, AGGREGATE_WRAPPERS):
+        if isinstance(part, (exp.Window, *AGGREGATE_WRAPPERS)):
             return self.bind(part)
         return self.bind(part) if isinstance(part, exp.Anonymous) and self.is_aggregate(part) else None
 
@@ -520,6 +530,7 @@ _SPECIAL: dict[type[exp.Expr], Callable[[_Binder, exp.Expr], Expr]] = {
     exp.HexString: _Binder.hex_string,
     exp.Interval: _Binder.interval,
     exp.Anonymous: _Binder.function,
+    exp.Window: bind_over,
     exp.Filter: _Binder.filtered,
     exp.IgnoreNulls: _Binder.wrapped_aggregate,
     exp.RespectNulls: _Binder.wrapped_aggregate,

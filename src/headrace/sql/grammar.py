@@ -3,7 +3,7 @@
 A recursive descent through Spark's own grammar, rule by rule. It reads what Spark reads and nothing more: what it does
 not know is an error, never skipped. Three kinds of syntax have no meaning here and are Spark's to run:
 
-* a clause that only concerns its block (PIVOT, LATERAL VIEW, a WINDOW clause, SORT BY …) is a node the binder does not
+* a clause that only concerns its block (PIVOT, LATERAL VIEW, SORT BY …) is a node the binder does not
   know, so that the block is handed to Spark;
 * syntax that changes what a whole query is (pipes, TRANSFORM, recursion) makes the query :class:`Opaque`;
 * hints are passed over: they change no answer.
@@ -163,9 +163,9 @@ class Grammar(Expressions):
         self.expect(")")
         return self.made(exp.CTE(this=query, alias=alias), start)
 
-    def organization(self) -> dict[str, exp.Expr]:
+    def organization(self) -> dict[str, Any]:
         """ORDER BY, LIMIT and OFFSET of a query, and what only Spark knows beside them."""
-        found: dict[str, exp.Expr] = {}
+        found: dict[str, Any] = {}
         if (order := self.order_by()) is not None:
             found["order"] = order
         for word, part in (("CLUSTER", "cluster"), ("DISTRIBUTE", "distribute"), ("SORT", "sort")):
@@ -183,18 +183,17 @@ class Grammar(Expressions):
             found["offset"] = self.made(exp.Offset(expression=self.expression()), start)
         return found
 
-    def windows(self) -> exp.Expr | None:
-        start = self.at
+    def windows(self) -> list[exp.Expr] | None:
         if not (self.word() == "WINDOW" and self.is_name(1) and self.word(2) == "AS"):
             return None
         self.at += 1
-        self.series(self.named_window)
-        return self.made(exp.Tuple(expressions=[exp.Null()]), start)
+        return self.series(self.named_window)
 
-    def named_window(self) -> None:
-        self.identifier()
+    def named_window(self) -> exp.Expr:
+        start = self.at
+        name = self.identifier()
         self.expect("AS")
-        self.window()
+        return self.made(exp.Window(this=name, **self.window()), start)
 
     def union_term(self) -> exp.Expr:
         start = self.at

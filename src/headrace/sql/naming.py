@@ -95,6 +95,8 @@ _CAPITALS = frozenset(
         *("asinh", "acosh", "atanh", "degrees", "radians", "pi", "e"),
     )
 )
+_VALUES = ("first", "first_value", "last", "last_value", "any_value", "nth_value")
+"""Window functions that are the value of some row."""
 # Arguments Spark fills in, by the number of arguments written.
 _DEFAULTS: dict[tuple[str, int], tuple[str, ...]] = {
     ("round", 1): ("0",),
@@ -291,6 +293,70 @@ class _Printer:
     def filtered(self, node: exp.Expr) -> str:
         return f"{self.name(node.this)} FILTER (WHERE {self.name(node.expression.this)})"
 
+    def over(self, node: exp.Expr) -> str:
+        call = node.this
+        while not isinstance(call, exp.Anonymous):
+            call = call.this
+        name, args = call.name.lower(), [self.name(a) for a in call.expressions]
+        shown, frame = self.name(node.this), "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+        if name in ("rank", "dense_rank", "percent_rank"):
+            shown = f"{name.upper()}()"
+        elif name in ("lag", "lead"):
+            shown = f"{name}({', '.join([*args, *('NULL', '1', 'NULL')[len(args) :]])})"
+        elif name == "ntile":
+            shown = f"ntile({args[0] if args else 1})"
+        elif name in _VALUES:
+            shown = self.value(node.this, name, args)
+        words = []
+        if partition := node.args.get("partition_by"):
+            words.append(f"PARTITION BY {self.names(partition)}")
+        order = node.args.get("order")
+        if order is not None:
+            words.append(f"ORDER BY {', '.join(map(self.ordered, order.expressions))}")
+        if name in ("row_number", "rank", "dense_rank", "percent_rank", "ntile"):
+            frame = frame.replace("RANGE", "ROWS")
+        elif name in ("lag", "lead"):
+            by = int(args[1].replace("(- ", "-").rstrip(")")) if len(args) > 1 else 1
+            frame = "ROWS BETWEEN {0} FOLLOWING AND {0} FOLLOWING".format(-by if name == "lag" else by)
+        elif node.args.get("spec") is not None:
+            frame = self.frame(node.args["spec"], order)
+        elif order is None:
+            frame = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
+        return f"{shown} OVER ({' '.join([*words, frame])})"
+
+    def value(self, node: exp.Expr, name: str, args: list[str]) -> str:
+        """first, last and the like: which of them pass over NULLs is told by some."""
+        least = 2 if name == "nth_value" else 1
+        parts = list(node.walk())
+        written = any(isinstance(p, exp.IgnoreNulls) for p in parts)
+        ignoring = written or (len(args) > least and args[-1].lower() == "true")
+        if written:
+            name = {"first_value": "first", "last_value": "last"}.get(name, name)
+        where = next(
+            (f" FILTER (WHERE {self.name(p.expression.this)})" for p in parts if isinstance(p, exp.Filter)), ""
+        )
+        return f"{name}({', '.join(args[:least])}){' ignore nulls' * (ignoring and name == 'nth_value')}{where}"
+
+    def ordered(self, node: exp.Expr) -> str:
+        descending, nulls_first = bool(node.args.get("desc")), node.args.get("nulls_first")
+        first = not descending if nulls_first is None else nulls_first
+        return f"{self.name(node.this)} {'DESC' if descending else 'ASC'} NULLS {'FIRST' if first else 'LAST'}"
+
+    def frame(self, node: exp.Expr, order: exp.Expr | None) -> str:
+        kind = node.args["kind"]
+        by = self.type_of(order.expressions[0].this) if kind == "RANGE" and order is not None else None
+        turned = by is not None and by.is_integer and by.name != "int"
+
+        def end(which: str) -> str:
+            value, side = node.args.get(which) or "CURRENT ROW", node.args.get(f"{which}_side") or ""
+            if isinstance(value, str):
+                return f"{value} {side}".strip()
+            # An offset that is cast to a key's type is turned round first.
+            shown = self.name(value)
+            return f"(- {shown}) FOLLOWING" if turned and side == "PRECEDING" else f"{shown} {side}"
+
+        return f"{kind} BETWEEN {end('start')} AND {end('end')}"
+
     def distinct(self, node: exp.Expr) -> str:
         return f"DISTINCT {self.names(node.expressions)}"
 
@@ -355,6 +421,7 @@ _SPECIAL: dict[type[exp.Expr], Callable[[_Printer, exp.Expr], str]] = {
     exp.Star: lambda printer, node: "1",
     exp.Anonymous: _Printer.function,
     exp.Filter: _Printer.filtered,
+    exp.Window: _Printer.over,
     exp.Distinct: _Printer.distinct,
     exp.IgnoreNulls: lambda printer, node: printer.name(node.this),
     exp.RespectNulls: lambda printer, node: printer.name(node.this),

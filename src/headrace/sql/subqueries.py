@@ -53,6 +53,7 @@ from headrace.plan.nodes import (
 )
 from headrace.sql.coercion import cast, common_type
 from headrace.sql.expressions import Analyzer, OutsideAlgebra, bind_expr, position_of
+from headrace.sql.over import has_window
 from headrace.sql.scope import Scope
 from headrace.sql.source import replace
 from headrace.types import BIGINT, BOOLEAN
@@ -199,8 +200,8 @@ class Subqueries:
             _plain(block, tree)
             inner = [i.expr for i in block.items()]
             self._check_uncorrelated(block, tree, inner)
-            if any(map(_aggregates, inner)):
-                raise OutsideAlgebra("IN of a correlated aggregate", position_of(tree))
+            if any(map(_aggregates, inner)) or any(map(has_window, inner)):
+                raise OutsideAlgebra("IN of a correlated aggregate or window function", position_of(tree))
             plan = block.child
         if len(outer) != len(inner):
             raise SqlError(
@@ -247,7 +248,7 @@ class Subqueries:
         if len(items) != 1:
             raise _not_one_column(len(items), tree)
         self._check_uncorrelated(block, tree, [items[0].expr])
-        if not _aggregates(items[0].expr):
+        if not _aggregates(items[0].expr) or has_window(items[0].expr):
             raise OutsideAlgebra("a correlated scalar subquery without an aggregate", position_of(tree))
         aggs, value_ = block.lifted_alone(items[0])
         return self._grouped(block.child, correlated, aggs, value_, tree)
@@ -353,7 +354,7 @@ def and_parts(tree: exp.Expr) -> list[exp.Expr]:
 
 def _plain(block: Block, tree: exp.Expr, *, allow_distinct: bool = True) -> None:
     """A correlated subquery's block may not group, sort or limit: each outer row would do so anew."""
-    refused = ["group", "having", "order", "limit", "offset"] + ([] if allow_distinct else ["distinct"])
+    refused = ["group", "having", "qualify", "order", "limit", "offset"] + ([] if allow_distinct else ["distinct"])
     for part in refused:
         if block.tree.args.get(part) is not None:
             raise OutsideAlgebra(f"a correlated subquery with {part.upper()}", position_of(tree))

@@ -33,11 +33,14 @@ def function_name(node: exp.Expr) -> str:
     return node.name.lower() if isinstance(node, exp.Anonymous) else ""
 
 
-def check_inside_algebra(node: exp.Expr) -> None:
-    """Raise OutsideAlgebra if anything in ``node`` is more than a scalar expression or an aggregate."""
+def check_inside_algebra(node: exp.Expr, *, windows: bool = False) -> None:
+    """Raise OutsideAlgebra if anything in ``node`` is more than a scalar expression or an aggregate.
+
+    ``windows`` says that window functions may stand in it.
+    """
     for part in node.walk():
         name = function_name(part)
-        if isinstance(part, exp.Window):
+        if isinstance(part, exp.Window) and not windows:
             raise OutsideAlgebra("a window function", position_of(part))
         if isinstance(part, exp.Query | exp.Exists):
             raise OutsideAlgebra("a subquery in an expression", position_of(part))

@@ -234,7 +234,7 @@ class Definer:
                     self._define(relation, lambda tx: None, statement)
                     return f"{relation.kind} {relation.name} created"
                 owns = {role: self._runtime.store.new_number() for role in family.holds(plan)}
-                relation = replace(relation, owns=owns)
+                relation = replace(relation, owns={**relation.owns, **owns})
                 founding = family.founding(self._keeper, relation, plan)
                 if founding is None:
                     with family.begun(self._keeper, relation, plan) as kept:

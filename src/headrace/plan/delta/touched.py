@@ -2,8 +2,9 @@
 as they are now, and as they were.
 
 It is right for whatever treats rows of different keys apart and is an exact function of its input: groupings by their
-keys, DISTINCT by all columns, INTERSECT and EXCEPT by all columns. What has no key - a global aggregate, a LIMIT - is
-run whole, twice. Ties of a LIMIT are broken by all columns: both runs choose alike.
+keys, windows by their partitions, DISTINCT by all columns, INTERSECT and EXCEPT by all columns. What has no key - a
+global aggregate, a window without PARTITION BY, a LIMIT - is run whole, twice. Ties of a LIMIT, or in a window, are
+broken by all columns: both runs choose alike.
 
 What is no exact function of its input (:func:`is_inexact`) is not run as it was: another run need not give what the
 first one gave. What it *emitted* is kept, and its change is what it gives now without that (:func:`again`).
@@ -15,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from headrace.plan.delta.changes import Delta, Deltas, Time, rule, together, weighed
-from headrace.plan.exprs import Agg, Call, Column, Expr, Literal, all_of
-from headrace.plan.nodes import Aggregate, Join, Node, Project, SetOperation, Sort, SortKey, SparkSql, UnionAll
+from headrace.plan.exprs import Agg, Call, Column, Expr, Frame, Literal, SortKey, WindowCall, all_of
+from headrace.plan.nodes import Aggregate, Join, Node, Project, SetOperation, Sort, SparkSql, UnionAll, Window
 from headrace.types import BIGINT, BOOLEAN
 
 BOTH: Sequence[tuple[Time, int]] = (("now", 1), ("before", -1))
@@ -38,7 +40,19 @@ def is_inexact(node: Node) -> bool:
     """Whether a node may give other rows when it is run again over the same ones: then what it emitted is kept."""
     if isinstance(node, Aggregate):
         return not all(is_exact(agg) for _, agg in node.aggs)
+    if isinstance(node, Window):
+        return not all(_is_told(_by_rows(call)) for _, call in node.functions)
     return isinstance(node, SparkSql) or (isinstance(node, Sort) and node.limit is not None)
+
+
+def _is_told(call: WindowCall) -> bool:
+    """Whether a window function of a settled window gives the same again.
+
+    Where a frame ends with all rows that tie with one, which of them is the last nobody says.
+    """
+    if call.fn in ("sum", "avg"):
+        return not call.args[0].type.is_float
+    return not (call.fn.endswith("_value") and call.frame is not None and call.frame.unit == "range")
 
 
 def again(deltas: Deltas, node: Node, emitted: Node, times: Column) -> Delta | None:
@@ -48,6 +62,13 @@ def again(deltas: Deltas, node: Node, emitted: Node, times: Column) -> Delta | N
     """
     if not deltas.touches(node):
         return None
+    if isinstance(node, Window):
+        now = over_touched(deltas, settled(node), "now")
+        if node.partition:
+            below = deltas.of(node.child)
+            assert below is not None
+            emitted = among(emitted, node.partition, distinct(below.rows, node.partition))
+        return _instead(node, now, emitted, times)
     now = deltas.at(settled(node), "now")
     if isinstance(node, Aggregate) and node.keys:
         below = deltas.of(node.child)
@@ -55,6 +76,10 @@ def again(deltas: Deltas, node: Node, emitted: Node, times: Column) -> Delta | N
         columns = [c for c, _ in node.keys]
         keys = distinct(below.rows, [e for _, e in node.keys])
         now, emitted = among(now, columns, keys), among(emitted, columns, keys)
+    return _instead(node, now, emitted, times)
+
+
+def _instead(node: Node, now: Node, emitted: Node, times: Column) -> Delta | None:
     gone = Column.fresh("gone", BIGINT)
     less = Call(BIGINT, "*", (times, Literal(BIGINT, -1)))
     left = Project(emitted, (*((c, c) for c in node.output), (gone, less)))
@@ -88,6 +113,24 @@ def set_operation(deltas: Deltas, node: SetOperation) -> Delta | None:
     return together(node, branches)
 
 
+@rule(Window)
+def window(deltas: Deltas, node: Window) -> Delta | None:
+    """The partitions of changed rows; without PARTITION BY all rows are one."""
+    node = settled(node)
+    branches = [weighed(over_touched(deltas, node, time), node, weight) for time, weight in BOTH]
+    return together(node, branches)
+
+
+def over_touched(deltas: Deltas, node: Window, time: Time) -> Node:
+    """A window over the partitions of changed rows, as they are at a time."""
+    rows = deltas.at(node.child, time)
+    if node.partition:
+        below = deltas.of(node.child)
+        assert below is not None
+        rows = among(rows, node.partition, distinct(below.rows, node.partition))
+    return replace(node, child=rows)
+
+
 @rule(Sort)
 def sort(deltas: Deltas, node: Sort) -> Delta | None:
     """With a limit it is run twice, over all rows."""
@@ -97,13 +140,32 @@ def sort(deltas: Deltas, node: Sort) -> Delta | None:
     return together(node, branches)
 
 
-def settled(node: Node) -> Node:
-    """A sort that leaves nothing to chance: ties are broken by all columns."""
-    if not isinstance(node, Sort):
-        return node
-    keys = {k.expr for k in node.keys}
-    more = tuple(SortKey(c, False, True) for c in node.output if c not in keys and not c.type.is_nested)
-    return replace(node, keys=(*node.keys, *more))
+N = TypeVar("N", bound=Node)
+
+
+def settled(node: N) -> N:
+    """A sort, or a window, that leaves nothing to chance: ties are broken by all columns."""
+    if isinstance(node, Sort):
+        keys = {k.expr for k in node.keys}
+        more = tuple(SortKey(c, False, True) for c in node.output if c not in keys and not c.type.is_nested)
+        return replace(node, keys=(*node.keys, *more))
+    if isinstance(node, Window) and not node.ties:
+        told = {*node.partition, *(k.expr for k in node.order)}
+        ties = tuple(SortKey(c, False, True) for c in node.child.output if c not in told)
+        return replace(node, ties=ties, functions=tuple((c, _by_rows(f)) for c, f in node.functions))
+    return node
+
+
+def _by_rows(call: WindowCall) -> WindowCall:
+    """The first value of a partition, or its last, is that whatever ties with a row."""
+    frame = call.frame
+    if frame is None or frame.unit == "rows" or call.ignore_nulls or call.filter is not None:
+        return call
+    if call.fn == "first_value" and frame.start is None and (frame.end is None or frame.end >= 0):
+        return replace(call, frame=Frame("rows", None, 0))
+    if call.fn == "last_value" and frame.end is None and (frame.start is None or frame.start <= 0):
+        return replace(call, frame=Frame("rows", 0, None))
+    return call
 
 
 def distinct(rows: Node, exprs: Sequence[Expr]) -> Aggregate:

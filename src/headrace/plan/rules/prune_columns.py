@@ -4,8 +4,23 @@ For a stream this decides which fields of a file are converted at all, and which
 columns of a batch reach the native engine.
 """
 
+from dataclasses import replace
+
 from headrace.plan.exprs import Agg, Column, Expr, columns
-from headrace.plan.nodes import Aggregate, Draw, Filter, Join, Leaf, Node, Project, Repeat, Sort, UnionAll, walk_plan
+from headrace.plan.nodes import (
+    Aggregate,
+    Draw,
+    Filter,
+    Join,
+    Leaf,
+    Node,
+    Project,
+    Repeat,
+    Sort,
+    UnionAll,
+    Window,
+    walk_plan,
+)
 
 
 def prune_columns(root: Node) -> Node:
@@ -43,6 +58,11 @@ def _reads(node: Node, wanted: set[int]) -> list[set[int]]:
         return [wanted | {node.times.id}]
     if isinstance(node, Sort):
         return [wanted | _ids(*(k.expr for k in node.keys))]
+    if isinstance(node, Window):
+        functions = [f for c, f in node.functions if c.id in wanted]
+        keys = (k.expr for k in (*node.order, *node.ties))
+        made = {c.id for c, _ in node.functions}
+        return [wanted - made | (_ids(*node.partition, *keys, *functions) if functions else set())]
     if isinstance(node, Join):
         both = wanted | _ids(node.condition)
         return [both & _outputs(node.left), both & _outputs(node.right)]
@@ -69,6 +89,9 @@ def _prune(node: Node, wanted: set[int], children: tuple[Node, ...]) -> Node:
         return Project(children[0], tuple((c, e) for c, e in node.exprs if c.id in wanted))
     if isinstance(node, Aggregate):
         return Aggregate(children[0], node.keys, _kept_aggs(node, wanted))
+    if isinstance(node, Window):
+        used = tuple((c, f) for c, f in node.functions if c.id in wanted)
+        return replace(node, child=children[0], functions=used) if used else children[0]
     if isinstance(node, UnionAll):
         kept = [(i, c) for i, c in enumerate(node.columns) if c.id in wanted]
         branches = []

@@ -10,9 +10,10 @@ which might not be deterministic.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from headrace.plan.exprs import Expr, SparkExpr, all_of, columns, conjuncts, substitute, walk
-from headrace.plan.nodes import Aggregate, Filter, Join, Node, Project, Repeat, UnionAll, walk_plan
+from headrace.plan.nodes import Aggregate, Filter, Join, Node, Project, Repeat, UnionAll, Window, walk_plan
 
 
 def push_down_filters(root: Node) -> Node:
@@ -50,6 +51,12 @@ def push_down_filters(root: Node) -> Node:
             above = [p for p in parts if p not in below]
             child = into(node.child, [substitute(p, keys) for p in below])
             return _filter(Aggregate(child, node.keys, node.aggs), above)
+        if isinstance(node, Window):
+            # What is the same for all rows of a partition leaves it whole, or out.
+            same = {c.id for c in node.partition}
+            below = [p for p in parts if columns(p) and {c.id for c in columns(p)} <= same]
+            above = [p for p in parts if p not in below]
+            return _filter(replace(node, child=into(node.child, below)), above)
         if isinstance(node, Repeat):
             return Repeat(into(node.child, parts), node.times)
         if isinstance(node, UnionAll):
