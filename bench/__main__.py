@@ -21,12 +21,15 @@ from bench import (
     bars,
     cdc,
     dml,
+    maintain,
+    maintain_page,
     memory,
     move,
     move_page,
     ours,
     plant,
     plots,
+    point,
     refresh,
     report,
     ring,
@@ -73,6 +76,11 @@ class Sizes:
     """Whether Spark's takeSample takes part, which reads every row into Python, twice."""
     moving: move.Extent = move.WHOLE
     keyed_rows: int = 10_000_000
+    maintained: maintain.Extent = maintain.WHOLE
+    larger: float = 10.0
+    """How many times as large the larger tables below materialized views are."""
+    point_groups: int = 1_000_000
+    point_seconds: float = 30.0
 
 
 QUICK = Sizes(
@@ -94,6 +102,10 @@ QUICK = Sizes(
     sample_slow=False,
     moving=move.QUICK,
     keyed_rows=1_000_000,
+    maintained=maintain.QUICK,
+    larger=2.0,
+    point_groups=100_000,
+    point_seconds=3.0,
 )
 
 
@@ -252,16 +264,31 @@ def _dml(run: Run) -> None:
     run.pages["dml.md"] = ("Tables that change beside their peers", dml.bars(result), dml.page(result))
 
 
+def _maintain(run: Run) -> None:
+    scales = (run.sizes.scale, run.sizes.scale * run.sizes.larger)
+    with run.spark() as spark:
+        result = maintain.run(ROOT, scales, run.sizes.maintained, spark, run.say)
+    sections = maintain_page.sections(result, run.plots)
+    run.pages["maintain.md"] = ("Materialized views beside recomputing", maintain_page.bars(result), sections)
+
+
+def _point(run: Run) -> None:
+    result = point.run(run.sizes.point_groups, run.sizes.point_seconds, run.say)
+    run.pages["point.md"] = ("Point reads while rows change", point.bars(result), point.page(result))
+
+
 # Latencies first: TPC-H leaves the disk busy for a while with the rows that deferred maintenance keeps.
 PARTS: dict[str, Callable[[Run], None]] = {
     "plant": _plant,
     "aim": _aim,
     "refresh": _refresh,
+    "point": _point,
     "views": _views,
     "memory": _memory,
     "sample": _sample,
     "tables": _tables,
     "dml": _dml,
+    "maintain": _maintain,
     "move": _move,
     "cdc": _cdc,
     "tpch": _tpch,

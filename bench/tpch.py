@@ -172,6 +172,15 @@ class Data:
         """A static table, as Parquet."""
         return _made(self.directory / "tables", self._project) / f"{name}.parquet"
 
+    def whole(self, name: str) -> Path:
+        """One of all eight tables, with all columns, as Parquet."""
+
+        def make(to: Path) -> None:
+            names = "customer,lineitem,nation,orders,part,partsupp,region,supplier"
+            self._generate("parquet", names, to)
+
+        return _made(self.directory / "whole", make) / f"{name}.parquet"
+
     def bare(self, name: str) -> Path:
         """A directory of CSV files without header, lineitem in four: a reader that takes whole files and
         no header (Flink's) can read them with every core."""

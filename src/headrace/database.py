@@ -30,13 +30,13 @@ import headrace.view.making  # noqa: F401
 from headrace.base.boundary import callback_given, option_given, path_given, public, text_given
 from headrace.base.interrupts import at_once, check, interruptible, shielded
 from headrace.base.lacking import one_moment
-from headrace.base.wording import counted
+from headrace.base.wording import counted, shown
 from headrace.catalog import KINDS, Catalog, Relation, Stream, Table, gone
 from headrace.engine.session import Session, require_session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.engine.workers import require_workers
-from headrace.errors import CatalogError, HeadraceError, Position
+from headrace.errors import CatalogError, DataError, HeadraceError, Position
 from headrace.inside.relations import Inside
 from headrace.keep.earlier import stored_catalog
 from headrace.keep.family import FAMILIES
@@ -161,7 +161,7 @@ class Database:
             self._reopen()
             self._inside = Inside(self._runtime, self._keeper)
             self._reader = QueryReader(self._runtime, self._keeper, self._inside, self.in_use)
-            self._by_key = KeyReader(self._runtime, self._keeper)
+            self._by_key = KeyReader(self._runtime, self._keeper, self._reader)
             self._changer = Changer(self._runtime, self._reader)
             self._applier = Applier(self._runtime)
             self._porter = Porter(self, self._loader)
@@ -308,7 +308,7 @@ class Database:
                 )
 
     @public
-    def get(self, name: str, key: Any) -> dict[str, Any] | None:
+    def get(self, name: str, key: Any, *, version: int | None = None) -> dict[str, Any] | None:
         """The row of a table or view that has this key, as a dict; None if there is none.
 
         A table's key is its primary key; that of a continuous or materialized view, all that it groups by, which must
@@ -316,18 +316,45 @@ class Database:
         has the columns, or a mapping by name. NULL is a value like any other: None.
 
         ``db.get("revenue", ("FRANCE", 1996))`` is ``db.get("revenue", {"nation": "FRANCE", "y": 1996})``. A view that
-        is in memory answers in less time than a statement takes to be read.
+        is in memory answers in less time than a statement takes to be read. ``version`` reads the row as it was, of
+        what keeps its changes (``WITH (keep_changes = '1 day')``).
         """
         name = text_given(name, "the name of a table or view")
         with self.in_use():
-            return self._by_key.get(name, key)
+            return self._by_key.get(name, key, version)
 
     @public
-    def get_many(self, name: str, keys: Iterable[Any]) -> list[dict[str, Any] | None]:
+    def get_many(self, name: str, keys: Iterable[Any], *, version: int | None = None) -> list[dict[str, Any] | None]:
         """The rows that have these keys, each as of :meth:`get`, in the order of the keys, all of one epoch."""
         name = text_given(name, "the name of a table or view")
         with self.in_use():
-            return self._by_key.get_many(name, listed(keys))
+            return self._by_key.get_many(name, listed(keys), version)
+
+    @public
+    def get_range(
+        self,
+        name: str,
+        low: Any = None,
+        high: Any = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        version: int | None = None,
+    ) -> Result:
+        """The rows whose keys (see :meth:`get`) are from ``low`` to ``high``, both included, in the order of keys.
+
+        A bound may be the first parts of a key alone: then it bounds these. So ``db.get_range("revenue", "FRANCE",
+        "FRANCE")`` reads all of France, and ``db.get_range("revenue", ("FRANCE", 1995), "FRANCE")`` its years from
+        1995 on. Without a bound the range is open there. None as a part is NULL, which comes first. ``reverse`` reads
+        from the end, ``limit`` so many rows at most; ``version`` reads what was, as :meth:`get` does.
+        """
+        name = text_given(name, "the name of a table or view")
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise DataError(
+                "INVALID_LIMIT", f"{shown(limit)} is no number of rows", hint="give a whole number, or leave it out"
+            )
+        with self.in_use():
+            return self._result(self._by_key.get_range(name, low, high, limit, bool(reverse), version))
 
     @public
     def changes(self, table: str, since: int | None = None) -> ChangeReader:
@@ -613,11 +640,12 @@ class Database:
         return self._inserted(target, self._loader.insert(target, rows))
 
     def _create_table_as(self, statement: s.CreateTableAs) -> str:
-        query_ = KnownQuery(s.Query(statement.query))
+        asked = s.Query(statement.query)
+        query_ = KnownQuery(asked)
         with self._runtime.tables_lock:
             if self._definer.exists(statement):
                 return f"{statement.name} exists already"
-            columns = columns_of(self.plan(query_.statement), statement.name, statement.position)
+            columns = columns_of(self.plan(asked), statement.name, statement.position)
             table = Table(statement.name, columns, keep_changes=statement.keep_changes)
             running = self._reader.ad_hoc(query_)
             if running is None:

@@ -215,3 +215,98 @@ def test_views_that_are_not_grouped_have_the_key_of_their_tables(db: Database) -
     assert db.get("joined", 1) == {"id": 1, "said": "ONE", "v": 5}
     with pytest.raises(HeadraceError, match="RELATION_WITHOUT_KEY"):
         db.get("many", 1)
+
+
+# Ranges
+
+
+def order(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Keys as they are ordered: NULL first."""
+    return tuple((part is not None, part) for part in row)
+
+
+PART = {"k": st.one_of(st.none(), st.integers(0, 3)), "g": st.one_of(st.none(), st.sampled_from(["a", "b"]))}
+BOUND = st.one_of(
+    st.none(),
+    st.tuples(PART["g"]),
+    st.tuples(PART["g"], PART["k"]),
+)
+
+
+def test_oracle_ranges_are_slices_of_the_rows_in_order(db: Database) -> None:
+    db.insert("t", [(i, i % 5 or None, [None, "a", "b", "c"][i // 5 % 4], i, None) for i in range(40)])
+    whole = sorted(db.sql("SELECT g, k, n FROM sums").rows(), key=lambda r: order(r[:2]))
+
+    @settings(max_examples=examples(40))
+    @given(BOUND, BOUND, st.one_of(st.none(), st.integers(0, 4)), st.booleans())
+    def hold(low: Any, high: Any, limit: int | None, reverse: bool) -> None:
+        wanted = [
+            row
+            for row in whole
+            if (low is None or order(row[: len(low)]) >= order(low))
+            and (high is None or order(row[: len(high)]) <= order(high))
+        ]
+        wanted = list(reversed(wanted)) if reverse else wanted
+        found = db.get_range("sums", low, high, limit=limit, reverse=reverse).arrow().select(["g", "k", "n"])
+        assert [tuple(row.values()) for row in found.to_pylist()] == wanted[:limit]
+
+    hold()
+
+
+def test_ranges_of_a_table_and_of_one_part(db: Database) -> None:
+    db.insert("t", [(i, i % 5, "a", i, None) for i in range(20)])
+    assert db.get_range("t", 3, 5).arrow().column("id").to_pylist() == [3, 4, 5]
+    assert db.get_range("t", low=18).arrow().column("id").to_pylist() == [18, 19]
+    assert db.get_range("sums", {"g": "a"}, {"K": 1, "G": "a"}).arrow().column("k").to_pylist() == [0, 1]
+    with pytest.raises(HeadraceError, match="does not begin with k") as error:
+        db.get_range("sums", {"k": 1})
+    assert error.value.condition == "INVALID_KEY"
+    with pytest.raises(HeadraceError, match="INVALID_LIMIT"):
+        db.get_range("sums", limit=-1)
+
+
+def test_rows_of_a_version(db: Database) -> None:
+    db.sql(
+        "CREATE MATERIALIZED VIEW kept WITH (keep_changes = '1 day') AS SELECT k, g, sum(v) AS s FROM t GROUP BY k, g"
+    )
+    db.insert("t", [(i, i % 2, "ab"[i // 2 % 2], i, None) for i in range(8)])
+    first = db.sql("SELECT max(epoch) FROM headrace.epochs").rows()[0][0]
+    db.sql("UPDATE t SET v = v + 10 WHERE k = 1")
+    db.sql("DELETE FROM t WHERE k = 0")
+    assert db.get("kept", (0, "a"), version=first) == {"k": 0, "g": "a", "s": 4}
+    assert db.get("kept", (0, "a")) is None
+    assert db.get_many("kept", [(1, "b"), (7, None)], version=first + 1) == [{"k": 1, "g": "b", "s": 30}, None]
+    assert db.get_range("kept", 1, 1, version=first).rows() == [(1, "a", 6), (1, "b", 10)]
+    assert db.get_range("kept").rows() == [(1, "a", 26), (1, "b", 30)]
+    for ask, condition in ((1, "VERSION_NOT_KEPT"), (first + 9, "VERSION_NOT_YET"), ("x", "INVALID_VERSION")):
+        with pytest.raises(HeadraceError, match=condition):
+            db.get("kept", (1, "a"), version=ask)  # type: ignore[arg-type]
+    with pytest.raises(HeadraceError, match=r"keep_changes = '1 day'"):
+        db.get("sums", ("a", 1), version=first)
+
+
+def test_a_read_in_memory_waits_for_no_sync(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees all that was acknowledged; what is committed and not yet durable it neither shows nor waits for."""
+    with headrace.connect(tmp_path / "db", engine="native") as db:
+        db.sql("CREATE TABLE t (k INT, v INT)")
+        db.sql("CREATE MATERIALIZED VIEW m AS SELECT k, sum(v) AS s FROM t GROUP BY k")
+        db.insert("t", [(1, 1)])
+        assert db.get("m", 1) == {"k": 1, "s": 1}
+        writer = db._runtime.store._writer
+        secure, committed, go_on = writer._secure, threading.Event(), threading.Event()
+
+        def slowly() -> Any:
+            committed.set()
+            assert go_on.wait(60)
+            return secure()
+
+        monkeypatch.setattr(writer, "_secure", slowly)
+        inserting = threading.Thread(target=db.insert, args=("t", [(1, 10)]))
+        inserting.start()
+        try:
+            assert committed.wait(60)
+            assert db.get("m", 1) == {"k": 1, "s": 1}
+        finally:
+            go_on.set()
+            inserting.join()
+        assert db.get("m", 1) == {"k": 1, "s": 11}

@@ -419,8 +419,8 @@ def test_long_histories_are_trimmed_but_not_for_open_snapshots(filled: Store, mo
             filled.commit(lambda tx, n=n: tx.append("t", parts(("p", n))))
         assert (early.last_change("t"), len(filled._ledger._changes["t"])) == (2, 21)
     filled.commit(lambda tx: tx.append("t", parts(("p", 0))))
-    with filled.read() as late:
-        assert (late.last_change("t"), len(filled._ledger._changes["t"])) == (23, 1)
+    with filled.read() as late:  # a glance may be at the epoch before, which was durable when this one was trimmed
+        assert (late.last_change("t"), len(filled._ledger._changes["t"])) == (23, 2)
 
 
 def test_batches_of_many_relations_in_one_commit(path: Path) -> None:

@@ -123,10 +123,13 @@ def number(expr: Expr, printer: Printer) -> Number | None:
 def divide(call: Call, printer: Printer) -> str:
     """``/`` on decimals: exact, HALF_UP at the node's scale, an error for a zero divisor."""
     left, right = (printer.number(arg) for arg in call.args)
-    if call.args[1].type.precision + call.type.scale > MAX_PRECISION:
-        # Spark rounds at 38 digits first and at the result's scale next; with so wide a divisor both may bite.
-        raise NotNative("a decimal quotient that Spark rounds twice")
-    return quotient(left, right, call.type)
+    found, most = quotient(left, right, call.type), MAX_PRECISION - call.type.scale
+    if call.args[1].type.precision <= most:
+        return found
+    # Spark rounds at 38 digits after the point first and at the result's scale next. Both bite only if the quotient is
+    # nearer to a tie than 10^-38, and one of integers is no nearer than half of what its divisor goes into 1.
+    wide = f"abs({right.unscaled(right.scale)}) >= '1{'0' * most}'::HUGEINT"
+    return f"CASE WHEN {wide} THEN {cannot('a decimal quotient that Spark rounds twice')} ELSE {found} END"
 
 
 def quotient(left: Number, right: Number, kind: Type) -> str:

@@ -31,6 +31,7 @@ from headrace.engine.columns import Unfoldable
 from headrace.engine.plan_sql import quote_native
 from headrace.keep.kept import Kept, KeptState
 from headrace.keep.lookup import Lookup
+from headrace.keep.ordered import KeyRange
 from headrace.keep.resident import Resident, can_reside
 from headrace.keep.table_rows import TableRows
 from headrace.plan.nodes import Node
@@ -211,6 +212,16 @@ class Answers:
                 # A sum past 38 digits, say: a query words it better, in a new snapshot, for this one's is broken.
                 self._unfindable.add(state)
                 raise query.Again from None
+
+    def find_span(
+        self, snapshot: Snapshot, kept: Kept, state: KeptState, span: KeyRange, patient: bool
+    ) -> pa.Table | None:
+        """The merged rows of a range of a state's keys; None if it is as well to read all of them."""
+        if snapshot.is_draft:
+            return None
+        with self.lock(kept.name):
+            resident = self._caught_up(snapshot, kept, state, patient)
+            return resident.find_span(span) if resident is not None else None
 
     def find_rows(
         self, snapshot: Snapshot, kept: Kept, state: KeptState, keys: pa.Table, *, patient: bool = True

@@ -19,9 +19,9 @@ from headrace.keep.answers import Answers, Others
 from headrace.keep.kept import Kept
 from headrace.keep.lookup import Lookup, lookup_by
 from headrace.keep.maintenance import findable
-from headrace.plan.exprs import Call, Column, Expr, all_of
+from headrace.plan.exprs import Call, Column, Expr, Literal, all_of
 from headrace.plan.lookups import looked_up
-from headrace.plan.nodes import Join, Leaf, Node, Project
+from headrace.plan.nodes import Join, Leaf, Node, Project, Values
 from headrace.plan.nodes import leaves as leaves_of
 from headrace.plan.pipelines import State
 from headrace.plan.refs import GivenRef, Ref, StateRef
@@ -35,13 +35,19 @@ NTH = "__nth"
 KEYS = GivenRef("keys", kind="given")
 
 
-def joined_with_keys(body: Node, key: Sequence[Column]) -> Node:
-    """The rows of a plan that have one of the given keys, and which one: that comes first."""
+def joined_with_keys(body: Node, key: Sequence[Column], keys: pa.Table | None = None) -> Node:
+    """The rows of a plan that have one of some keys, which are given when it runs or now, and which one: that comes
+    first."""
     schema = (Field(NTH, BIGINT), *(Field(f"k{i}", c.type.plain) for i, c in enumerate(key)))
-    given = Leaf.of(KEYS, schema)
-    same: list[Expr] = [Call(BOOLEAN, "<=>", (k, c)) for k, c in zip(given.scanned[1:], key, strict=True)]
+    given: Node = Leaf.of(KEYS, schema)
+    if keys is not None:
+        types = [f.type for f in schema]
+        rows = zip(*(column.to_pylist() for column in numbered(keys).columns), strict=True)
+        given = Values(given.output, tuple(tuple(map(Literal, types, row)) for row in rows))
+    nth, *parts = given.output
+    same: list[Expr] = [Call(BOOLEAN, "<=>", (k, c)) for k, c in zip(parts, key, strict=True)]
     outs = [(Column.fresh(c.name, c.type), c) for c in body.output]
-    return Project(Join("inner", given, body, all_of(same)), ((Column.fresh(NTH, BIGINT), given.scanned[0]), *outs))
+    return Project(Join("inner", given, body, all_of(same)), ((Column.fresh(NTH, BIGINT), nth), *outs))
 
 
 def numbered(keys: pa.Table) -> pa.Table:

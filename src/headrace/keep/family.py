@@ -7,7 +7,7 @@ definition and one statement in ``sql/``; the keeper does the rest. CONTRIBUTING
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -58,6 +58,11 @@ class Family(ABC):
     def begun(self, keeper: Keeper, relation: Relation, plan: Any) -> Iterator[Kept]:
         """The relation compiled anew; what was written for it goes again if the block raises."""
         yield self.compiled(keeper, relation, plan)
+
+    def inherited(self, keeper: Keeper, old: Relation, plan: Any) -> Mapping[str, int]:
+        """What a relation of this plan can take over of one that it takes the place of: references, by what they are
+        to it."""
+        return {}
 
     def founding(self, keeper: Keeper, relation: Relation, plan: Any) -> Founding | None:
         """How its first states are computed while its tables go on changing; None if they are to stand still."""

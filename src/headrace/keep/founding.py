@@ -180,8 +180,18 @@ def _same(names: Sequence[str]) -> str:
 class Founding:
     """A relation on the way to its first commit; a block, entered while ``tables_lock`` is held."""
 
-    def __init__(self, runtime: Runtime, foundings: Foundings, kept: Kept, maintenance: Maintenance) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        foundings: Foundings,
+        kept: Kept,
+        maintenance: Maintenance,
+        inherited: Mapping[int, Kept],
+    ) -> None:
+        """``inherited`` are the states that are there already, and who keeps them up to date until then."""
         self.kept = kept
+        kept.inherited = frozenset(inherited)
+        self._inherited = inherited
         self._runtime = runtime
         self._foundings = foundings
         self._maintenance = maintenance
@@ -191,7 +201,8 @@ class Founding:
     def __enter__(self) -> Founding:
         catalog = self._runtime.catalog
         own = catalog.at(self.kept.relation.number)  # it is there already if it is founded again
-        self._reads = [*([own] if own is not None else []), *_below(self._runtime, self.kept.relation)]
+        olds = {old.relation.number: old.relation for old in self._inherited.values()}.values()
+        self._reads = [*([own] if own is not None else []), *olds, *_below(self._runtime, self.kept.relation)]
         tables = {number: table for number in self._maintenance.tables if (table := catalog.table_at(number))}
         self.notes = Notes(self._runtime, tables)
         try:
@@ -240,12 +251,19 @@ class Founding:
                 else:
                     self._apply(snapshot, len(self.notes.waiting))
                 break
-        self.kept.first = {self.kept.by_name[name].ref: rows for name, rows in self._states.items()}
+        found = {self.kept.by_name[name].ref: rows for name, rows in self._states.items()}
+        self.kept.first = {ref: rows for ref, rows in found.items() if ref not in self._inherited}
 
     def _first(self, snapshot: Snapshot) -> dict[str, pa.Table]:
         found: dict[str, pa.Table] = {}
+        if all(state.ref in self._inherited for state in self.kept.states):
+            return found
         for state, prepared in self._steps:
             self._check()
+            known = self.kept.by_name[state]
+            if known.ref in self._inherited:
+                found[state] = known.home.merged(snapshot, known)
+                continue
             rows = query.run(self._runtime, snapshot, prepared, InHand(snapshot, self.kept, found).leaves())
             found[state] = rows.cast(self.kept.by_name[state].schema)
         return found
@@ -263,7 +281,7 @@ class Founding:
         assert self._states is not None
         self._check()
         net = self.notes.net(self.notes.waiting[:count])
-        if net:
+        if net and self._states:
             changes: dict[Ref, pa.Table] = {self._maintenance.tables[number]: rows for number, rows in net.items()}
             before = InHand(snapshot, self.kept, self._states)
             added = self._maintenance.run(snapshot, self.kept, changes, before, lie="now")

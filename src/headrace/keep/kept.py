@@ -7,7 +7,7 @@ the rows are (``engine/stage.py``). Those above read what the commit adds to sta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -93,6 +93,8 @@ class Kept(ABC):
     """Its stages that read changes of states."""
     first: Mapping[int, pa.Table] = MappingProxyType({})
     """State rows it begins with, by state."""
+    inherited: Collection[int] = ()
+    """States that are there with their rows already, for it takes the place of who has kept them."""
     row_key: Sequence[Column] = ()
     """The columns of its upper plan no two rows share, if there are such."""
     answer: KeptState | None = None
@@ -132,7 +134,8 @@ class Kept(ABC):
     def found(self, tx: Transaction) -> None:
         """Make what the store holds for it, its states empty, in the commit that defines it."""
         for state in self.states:
-            state.home.found(tx, state)
+            if state.ref not in self.inherited:
+                state.home.found(tx, state)
 
     def admit(self, tx: Transaction, rows: dict[int, pa.Table]) -> Admission | None:
         """Look at what stages at the bottom left, before it is added: take out what is late, or raise to refuse it."""

@@ -39,6 +39,7 @@ from headrace.engine.columns import (
 )
 from headrace.engine.fold import Array
 from headrace.engine.key_index import KeyIndex, hashes_of
+from headrace.keep.ordered import KeyRange, Ordered
 from headrace.plan.aggregates import moments_of
 from headrace.plan.moments import MOMENTS
 from headrace.plan.pipelines import State
@@ -46,6 +47,10 @@ from headrace.types import Type, arrow_schema
 
 BATCH_ROWS = 122_880
 """Rows lent to the engine at once, so that its threads can share a scan."""
+MANY = 4_096
+"""Groups that are put in order to find a range of them: fewer are looked at."""
+ORDERS = 4
+"""Orders of its groups that a state has at once."""
 WAITING = 1_024
 """Slots of groups that are no more: as many may wait in a small state."""
 
@@ -73,6 +78,8 @@ class Resident:
         self._index = np.full(16, -1, np.int64)
         self._columns = _columns_of(self._state)
         self._others: dict[tuple[str, ...], KeyIndex] = {}
+        self._ordered: dict[tuple[int, ...], Ordered] = {}
+        self._asked: set[tuple[int, ...]] = set()
         self._waiting = np.zeros(0, np.bool_)
         self._waiting_slots = 0
         if not self._keys:
@@ -84,6 +91,7 @@ class Resident:
         keys = sum(k.bytes for k in self._keys)
         slots = self._groups.nbytes + self._index.nbytes + self._waiting.nbytes
         slots += sum(index.bytes for index in self._others.values())
+        slots += sum(ordered.bytes for ordered in self._ordered.values())
         return int(slots + keys + sum(c.bytes for c in self._columns))
 
     def fold(self, rows: pa.Table, epoch: int) -> None:
@@ -146,6 +154,36 @@ class Resident:
             found = self._by(tuple(names)).find(hashes)[1]
         if self._waiting_slots:
             found = found[~self._waiting[found]]
+        return self._taken(found)
+
+    def find_span(self, span: KeyRange) -> pa.Table | None:
+        """A copy of the rows of a range of keys, in their order; None if it is as well to look at all of them.
+
+        To put the groups in order takes longer than to look at them: that is done when it is asked for again.
+        """
+        if self.slots < MANY:
+            return None
+        ordered = self._ordered.get(span.by)
+        if ordered is None:
+            if span.by not in self._asked:
+                self._asked.add(span.by)
+                return None
+            if len(self._ordered) >= ORDERS:
+                del self._ordered[next(iter(self._ordered))]
+            ordered = self._ordered[span.by] = Ordered(span.by, [c.type for c in self._state.keys])
+        ordered.catch_up(self.slots, self._take_keys)
+        found = ordered.find(span, lambda i, slot: self._keys[i].of(slot), self._take_keys, self._there)
+        return self._taken(found) if len(found) <= self.slots // 2 else None
+
+    def _take_keys(self, slots: Array) -> list[pa.ChunkedArray]:
+        return [key.take(slots) for key in self._keys]
+
+    def _there(self, slots: Array) -> Array:
+        """Which of these slots have something left."""
+        return ~self._waiting[slots] if self._waiting_slots else np.ones(len(slots), np.bool_)
+
+    def _taken(self, found: Array) -> pa.Table:
+        """A copy of the rows of some slots."""
         arrays: list[Any] = [k.take(found) for k in self._keys]
         for column in self._columns:
             column.grow(len(self._groups))

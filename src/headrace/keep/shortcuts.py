@@ -10,14 +10,17 @@ A lookup, a query that names the whole key of a group (``lookup.py``), or a filt
 
 3. *glance*: what is in memory of the newest epoch answers a lookup without a snapshot (:func:`glanced`).
 4. *lookup*: the state finds the group, in memory or where it lies (:func:`found`).
-5. *filter first*: while the kept answer is stale, the query runs over the state, its filter first (:func:`filtered`).
+5. *range*: of the first columns of the key, or of the first rows in its order, the state finds the groups
+   (:func:`ranged`).
+6. *filter first*: while the kept answer is stale, the query runs over the state, its filter first (:func:`filtered`).
 
 On the general way:
 
-6. *kept answer*: nothing it rests on has changed (``answers.py:Answers.rows``).
-7. *no query*: picking and naming columns of rows that are here (``table/query.py``).
-8. *lies merged*: a state filled by one bulk load is read where it lies (``answers.py:Answers.lies_merged``).
-9. *held tables*: rows of a table joined above the grouping stay in memory while it does not change (``table_rows.py``).
+7. *kept answer*: nothing it rests on has changed (``answers.py:Answers.rows``).
+8. *no query*: picking and naming columns of rows that are here (``table/query.py``).
+9. *lies merged*: a state filled by one bulk load is read where it lies (``answers.py:Answers.lies_merged``).
+10. *held tables*: rows of a table joined above the grouping stay in memory while it does not change
+   (``table_rows.py``).
 
 What each is worth ``python -m bench.shortcuts`` measures, which switches them off one by one.
 """
@@ -35,7 +38,10 @@ from headrace.keep.answers import Answers, Others
 from headrace.keep.inlining import inlined
 from headrace.keep.kept import Kept
 from headrace.keep.lookup import Lookup, lookup_of, shape_of
+from headrace.keep.ordered import KeyRange
+from headrace.keep.spans import span_of
 from headrace.plan.nodes import Node
+from headrace.plan.refs import StateRef
 from headrace.runtime import Runtime
 from headrace.store import NotInMemory, Snapshot
 from headrace.table import query
@@ -52,6 +58,8 @@ class ByState:
     over: query.Prepared
     lookup: Lookup | None
     """What the plan is, if it asks for one group by its key."""
+    span: tuple[str, KeyRange] | None
+    """Else the state of whose groups it asks for a range of keys, if it does."""
 
     @staticmethod
     def of(runtime: Runtime, plan: Node, kept: Others) -> ByState | None:
@@ -61,7 +69,7 @@ class ByState:
             return None
         one, over = found
         states = {state.name: state.folds for state in one.states if state.folds is not None}
-        return ByState(one, query.Prepared(runtime, over), lookup_of(over, states))
+        return ByState(one, query.Prepared(runtime, over, again=True), lookup_of(over, states), span_of(over, states))
 
 
 class Worded(Protocol):
@@ -135,6 +143,17 @@ def found(read: ReadOfState) -> pa.Table | None:
     return read.answers.find(read.snapshot, read.by_state.kept, lookup, patient=read.patient)
 
 
+def ranged(read: ReadOfState) -> pa.Table | None:
+    """The query over the groups of the range of keys that it asks for."""
+    if read.by_state.span is None:
+        return None
+    (name, span), kept = read.by_state.span, read.by_state.kept
+    rows = read.answers.find_span(read.snapshot, kept, kept.by_name[name], span, read.patient)
+    if rows is None:
+        return None
+    return query.run(read.runtime, read.snapshot, read.by_state.over, query.Leaves({StateRef(name): rows}, {}))
+
+
 def filtered(read: ReadOfState) -> pa.Table | None:
     """The query over the state, while the kept answer is stale."""
     kept = read.by_state.kept
@@ -145,5 +164,5 @@ def filtered(read: ReadOfState) -> pa.Table | None:
         return query.run(read.runtime, read.snapshot, read.by_state.over, leaves)
 
 
-BY_STATE: tuple[Callable[[ReadOfState], pa.Table | None], ...] = (found, filtered)
+BY_STATE: tuple[Callable[[ReadOfState], pa.Table | None], ...] = (found, ranged, filtered)
 """What is tried in a snapshot, in this order."""

@@ -22,8 +22,10 @@ from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node
 
 
-def shape(plan: Node) -> str:
-    """The text two plans have in common if they compute the same, in the same way, from the same leaves."""
+def shape(plan: Node | tuple[object, ...]) -> str:
+    """The text two plans have in common if they compute the same, in the same way, from the same leaves.
+
+    A tuple may have a plan and what else is to be the same."""
     ids: dict[int, int] = {}
     nodes: dict[int, int] = {}
 

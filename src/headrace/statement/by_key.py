@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.base.values import python_values
+from headrace.base.wording import shown
 from headrace.catalog import Relation, Table
 from headrace.errors import CatalogError, DataError, HeadraceError
 from headrace.input.given import foreign
@@ -23,13 +24,17 @@ from headrace.keep.answers import Others
 from headrace.keep.by_key import KEYS, ByKey, joined_with_keys, numbered
 from headrace.keep.keeper import Keeper
 from headrace.keep.shortcuts import glanced
-from headrace.plan.nodes import Leaf
-from headrace.plan.refs import TableRef
+from headrace.plan.exprs import TRUE, Call, Column, Expr, Literal, all_of
+from headrace.plan.nodes import Filter, Leaf, Node, Sort, SortKey
+from headrace.plan.refs import KeptRef, Ref, TableRef, VersionRef
 from headrace.runtime import Runtime
-from headrace.statement.read import HASTY_ATTEMPTS
+from headrace.sql.versions import no_history
+from headrace.statement.read import HASTY_ATTEMPTS, KnownQuery, QueryReader
 from headrace.store import Snapshot
 from headrace.table import query
+from headrace.types import BOOLEAN
 
+FALSE = Literal(BOOLEAN, False)
 Row = dict[str, Any]
 """A row, its values by the names of columns."""
 
@@ -47,13 +52,16 @@ def listed(keys: Iterable[Any]) -> list[Any]:
 class KeyReader:
     """Reads rows by key."""
 
-    def __init__(self, runtime: Runtime, keeper: Keeper) -> None:
+    def __init__(self, runtime: Runtime, keeper: Keeper, reader: QueryReader) -> None:
         self._runtime = runtime
         self._keeper = keeper
+        self._reader = reader
         self._known: dict[str, _Keyed] = {}
 
-    def get(self, name: str, key: Any) -> Row | None:
+    def get(self, name: str, key: Any, version: int | None) -> Row | None:
         """The row of a key."""
+        if version is not None:
+            return self.get_many(name, [key], version)[0]
         keyed = self._keyed(name)
         keys = keyed.keys([key], self._runtime.settings.time_zone)
         kept = keyed.kept
@@ -62,26 +70,49 @@ class KeyReader:
             rows = glanced(self._runtime, self._keeper.answers, keyed.version, kept.kept, lookup)
             if rows is not None:
                 return _rows(rows)[0] if rows.num_rows else None
-        return self.get_many(name, [key])[0]
+        return self.get_many(name, [key], None)[0]
 
-    def get_many(self, name: str, given: Sequence[Any]) -> list[Row | None]:
+    def get_many(self, name: str, given: Sequence[Any], version: int | None) -> list[Row | None]:
         """The rows of keys, in their order."""
-        numbers, rows = self._found(name, given)
+        rows = self._found(name, given) if version is None else self._found_at(name, given, version)
+        numbers, rows = rows.column(0).to_pylist(), rows.select(range(1, rows.num_columns))
         found: list[Row | None] = [None] * len(given)
         for number, row in zip(numbers, _rows(rows), strict=True):
             found[number] = row
         return found
 
-    def _found(self, name: str, given: Sequence[Any]) -> tuple[list[int], pa.Table]:
-        """The rows of keys as of one snapshot, and of which of the keys each is."""
+    def get_range(
+        self, name: str, low: Any, high: Any, limit: int | None, backwards: bool, version: int | None
+    ) -> pa.Table:
+        """The rows of a range of keys, in their order."""
+
+        def plan() -> Node:
+            keyed = self._keyed(name)
+            zone = self._runtime.settings.time_zone
+            ends = keyed.bound(low, zone), keyed.bound(high, zone)
+            return keyed.range(keyed.leaf(version), *ends, limit, backwards)
+
+        return self._reader.stored(KnownQuery(plan))
+
+    def _found_at(self, name: str, given: Sequence[Any], version: int) -> pa.Table:
+        """The same of a version."""
+
+        def plan() -> Node:
+            keyed = self._keyed(name)
+            leaf = keyed.leaf(version)
+            return joined_with_keys(leaf, keyed.columns(leaf), keyed.keys(given, self._runtime.settings.time_zone))
+
+        return self._reader.stored(KnownQuery(plan))
+
+    def _found(self, name: str, given: Sequence[Any]) -> pa.Table:
+        """The rows of keys as of one snapshot, each with the number of its key first."""
         for attempt in itertools.count():
             keyed = self._keyed(name)
             keys = keyed.keys(given, self._runtime.settings.time_zone)
             with self._runtime.store.read() as snapshot:
                 if self._runtime.writer_version == keyed.version:
                     with suppress(query.Again):
-                        rows = keyed.rows(snapshot, keys, patient=attempt >= HASTY_ATTEMPTS)
-                        return rows.column(0).to_pylist(), rows.select(range(1, rows.num_columns))
+                        return keyed.rows(snapshot, keys, patient=attempt >= HASTY_ATTEMPTS)
             time.sleep(0.001)
         raise AssertionError("never ends without an answer")
 
@@ -107,6 +138,7 @@ class _Keyed:
         self._runtime = runtime
         self._keeper = keeper
         self._name = relation.name
+        self._relation = relation
         if isinstance(found, ByKey):
             self._key = found.key
             self._others: Others = keeper.with_below([relation.number])
@@ -136,6 +168,61 @@ class _Keyed:
             raise error.within(f"in a key of {self._name}") from None
         return found
 
+    def bound(self, given: Any, zone: str) -> list[Literal]:
+        """The first parts of a key, as constants; none if nothing is given."""
+        if given is None:
+            return []
+        if isinstance(given, Mapping):
+            names = {str(name).lower() for name in given}
+            first = [f for f in self._key if f.name.lower() in names]
+            if len(first) < len(given) or first != list(self._key[: len(first)]):
+                raise self._wrong(f"which does not begin with {', '.join(map(str, given)) or 'nothing'}")
+            given = tuple(value for f in first for name, value in given.items() if str(name).lower() == f.name.lower())
+        parts = tuple(given) if isinstance(given, tuple | list) else (given,)
+        if len(parts) > len(self._key):
+            raise self._wrong(f"not {len(parts)} values")
+        fields = self._key[: len(parts)]
+        try:
+            row = to_arrow([parts], fields, zone=zone)
+        except HeadraceError as error:
+            raise error.within(f"in a key of {self._name}") from None
+        return [Literal(f.type.plain, row.column(i)[0].as_py()) for i, f in enumerate(fields)]
+
+    def leaf(self, version: int | None) -> Leaf:
+        """Its rows, as they are or were."""
+        relation = self._relation
+        if version is None:
+            ref: Ref = (KeptRef if self.kept is not None else TableRef)(relation.name, number=relation.number)
+        elif not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise DataError("INVALID_VERSION", f"{shown(version)} is no version", hint="headrace.versions lists them")
+        elif relation.keep_changes is None:
+            raise no_history(relation, f"version {version} of {relation.name}", None)
+        else:
+            ref = VersionRef(relation.name, number=relation.number, version=version)
+        return Leaf.of(ref, relation.columns)
+
+    def columns(self, leaf: Leaf) -> list[Column]:
+        """Its key's columns."""
+        named = dict(zip(leaf.fields, leaf.scanned, strict=True))
+        return [named[f.name] for f in self._key]
+
+    def range(
+        self, leaf: Leaf, low: Sequence[Literal], high: Sequence[Literal], limit: int | None, backwards: bool
+    ) -> Node:
+        """The plan of a range of rows in the order of their keys."""
+        key = self.columns(leaf)
+        conditions: list[Expr] = []
+        same = 0
+        while same < min(len(low), len(high)) and low[same] == high[same]:
+            conditions.append(Call(BOOLEAN, "<=>", (key[same], low[same])))
+            same += 1
+        for bound, fn in ((low, ">="), (high, "<=")):
+            if len(bound) > same:
+                conditions.append(_beyond(key[same], bound[same], fn))
+                conditions.append(_after(key[same : len(bound)], bound[same:], fn[0]))
+        rows = Filter(leaf, all_of(conditions)) if conditions else leaf
+        return Sort(rows, tuple(SortKey(column, backwards, not backwards) for column in key), limit)
+
     def _parts(self, key: Any) -> tuple[Any, ...]:
         names = [f.name for f in self._key]
         if isinstance(key, Mapping):
@@ -162,6 +249,27 @@ class _Keyed:
         if self.kept is not None:
             return self.kept.rows(self._keeper.answers, snapshot, self._others, keys, patient=patient)
         return query.run(self._runtime, snapshot, self._plan, query.Leaves({KEYS: numbered(keys)}, {}))
+
+
+def _beyond(column: Column, bound: Literal, fn: str) -> Expr:
+    """Whether a value is not on the other side of a bound; NULL comes before all values."""
+    missing = Call(BOOLEAN, "isnull", (column,))
+    if bound.value is None:
+        return TRUE if fn[0] == ">" else missing
+    compared = Call(BOOLEAN, fn, (column, bound))
+    return compared if fn[0] == ">" else Call(BOOLEAN, "or", (missing, compared))
+
+
+def _after(key: Sequence[Column], bound: Sequence[Literal], fn: str) -> Expr:
+    """Whether the first parts of a key are the bound or lie beyond it, in the order of all parts."""
+    (column, *columns), (value, *values) = key, bound
+    there = Call(BOOLEAN, "isnotnull", (column,))
+    strictly: Expr = (there if fn == ">" else FALSE) if value.value is None else _beyond(column, value, fn)
+    same = Call(BOOLEAN, "<=>", (column, value))
+    rest = _after(columns, values, fn) if columns else TRUE
+    # What is compared with NULL is neither: a value that is there comes after it.
+    known = Call(BOOLEAN, "coalesce", (strictly, FALSE))
+    return Call(BOOLEAN, "or", (known, Call(BOOLEAN, "and", (same, rest))))
 
 
 def _without_key(relation: Relation) -> CatalogError:

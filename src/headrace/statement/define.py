@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -203,13 +203,15 @@ class Definer:
         for one in kept:
             self._keeper.forget(one)
 
-    def _removed(self, tx: Transaction, relations: Sequence[Relation]) -> News:
+    def _removed(self, tx: Transaction, relations: Sequence[Relation], inherited: Collection[int] = ()) -> News:
+        """Take relations away with all they own, but what another one inherits."""
         news = News()
         for relation in relations:
             made = tx.drop(relation.name)
             tx.forget_count(relation.number)
             for ref in relation.owns.values():
-                tx.drop_relation(ref)
+                if ref not in inherited:
+                    tx.drop_relation(ref)
             news.told.append((relation.name, None, tx.epoch))
             news.forsaken.append((relation.born or relation.name, made))
         return news
@@ -233,7 +235,9 @@ class Definer:
                 if plan is None:
                     self._define(relation, lambda tx: None, statement)
                     return f"{relation.kind} {relation.name} created"
-                owns = {role: self._runtime.store.new_number() for role in family.holds(plan)}
+                old = self._replaced(statement)
+                taken = family.inherited(self._keeper, old, plan) if old is not None else {}
+                owns = {role: taken.get(role) or self._runtime.store.new_number() for role in family.holds(plan)}
                 relation = replace(relation, owns={**relation.owns, **owns})
                 founding = family.founding(self._keeper, relation, plan)
                 if founding is None:
@@ -309,7 +313,7 @@ class Definer:
         catalog = catalog.with_relation(relation) if old is None else catalog.replaced(old, relation, *views)
 
         def all_of_it(tx: Transaction) -> News:
-            news = self._removed(tx, gone)
+            news = self._removed(tx, gone, set(relation.owns.values()))
             tx.put(relation.name, relation.kind, to_json(relation))
             news.told.append((relation.name, relation, tx.epoch))
             for view in views:

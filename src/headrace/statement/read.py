@@ -78,7 +78,8 @@ class _Planned:
 class KnownQuery:
     """A query with its plan under some catalog version; one assignment replaces it."""
 
-    def __init__(self, statement: s.Query | s.Insert, text: str = "") -> None:
+    def __init__(self, statement: s.Query | s.Insert | Callable[[], Node], text: str = "") -> None:
+        """A statement, or what makes its plan."""
         self.statement = statement
         self.text = text
         self._planned: _Planned | None = None
@@ -279,8 +280,9 @@ class QueryReader:
             self._texts.is_lookup(kept, planned.lookup)
         return planned
 
-    def _planned(self, version: int, statement: s.Query | s.Insert) -> _Planned:
-        plan, drawings = lifted(self._runtime, self.plan(statement))
+    def _planned(self, version: int, statement: s.Query | s.Insert | Callable[[], Node]) -> _Planned:
+        made = optimize(statement()) if callable(statement) else self.plan(statement)
+        plan, drawings = lifted(self._runtime, made)
         whole = query.Prepared(self._runtime, plan)
         if streams_in(whole.plan) or any(streams_in(d.child.plan) for d in drawings):
             self._refuse_beside_stream(whole, drawings)

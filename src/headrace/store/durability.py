@@ -46,6 +46,11 @@ class Durability:
         """Say which thread makes epochs durable: it cannot wait for itself."""
         self._writer = thread
 
+    @property
+    def epoch(self) -> int:
+        """The last epoch that is durable."""
+        return self._epoch
+
     def reached(self, epoch: int) -> None:
         """All epochs up to this one are durable."""
         with self._changed:

@@ -103,8 +103,9 @@ class Readers:
         """Note a reader that has no transaction, and the epoch it is at."""
         glance = object()
         with self._changed:
-            # Under the lock: what the ledger forgets from here on is older.
-            self._glances[glance] = epoch = ledger.epoch
+            # Under the lock: what the ledger forgets from here on is older. All that is acknowledged is durable: a
+            # newer epoch would have to be waited for.
+            self._glances[glance] = epoch = min(ledger.epoch, ledger.durability.epoch)
         try:
             yield epoch
         finally:

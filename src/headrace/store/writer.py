@@ -277,7 +277,7 @@ class Writer:
         self._head = Marker(self._head.database, tx.epoch, at)
         ledger.settle(tx.epoch, tx.sequences)
         self._readers.doom(tx.epoch, tx.doomed)
-        ledger.trim(self._readers.oldest(tx.epoch), tx.changed)
+        ledger.trim(self._readers.oldest(min(tx.epoch, ledger.durability.epoch)), tx.changed)
         return result
 
     @contextmanager

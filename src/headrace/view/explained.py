@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from headrace.base.wording import span_text
 from headrace.catalog import View
@@ -15,11 +15,13 @@ from headrace.plan.pipelines import SplitPlan, State
 from headrace.runtime import Runtime
 
 
-def explained(runtime: Runtime, view: View, plan: SplitPlan | LayeredPlan) -> list[str]:
-    """What is done at its creation, at each insert or change, and at each query."""
+def explained(
+    runtime: Runtime, view: View, plan: SplitPlan | LayeredPlan, inherited: Collection[str] = ()
+) -> list[str]:
+    """What is done at its creation, at each insert or change, and at each query; some states are ``inherited``."""
     lines = [f"{view.called.capitalize()} {view.name}"]
     if isinstance(plan, LayeredPlan):
-        return [*lines, *_following(runtime, plan), *_states(plan.states), *_queries(runtime, plan.upper)]
+        return [*lines, *_following(runtime, plan), *_states(plan.states, inherited), *_queries(runtime, plan.upper)]
     for static in plan.statics:
         tables_read = ", ".join(sorted(tables_in(static.plan)))
         lines += [
@@ -43,12 +45,14 @@ def explained(runtime: Runtime, view: View, plan: SplitPlan | LayeredPlan) -> li
     return [*lines, *_queries(runtime, plan.upper)]
 
 
-def _states(states: Sequence[State]) -> list[str]:
+def _states(states: Sequence[State], inherited: Collection[str] = ()) -> list[str]:
     lines = []
     for state in states:
         columns = ", ".join(f"{label} {f.type.sql}" for f, label in zip(state.schema, state.labels, strict=True))
         keys = len(state.keys)
         lines += [f"State {state.name} ({state.kind}): {columns}; key: {', '.join(state.labels[:keys]) or 'none'}"]
+        if state.name in inherited:
+            lines.append("  taken over from the view that is replaced")
     return lines
 
 

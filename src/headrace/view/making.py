@@ -27,6 +27,7 @@ from headrace.plan.pipelines import SplitPlan
 from headrace.plan.refs import RelationRef
 from headrace.plan.rules import optimize
 from headrace.plan.rules.drop_unlimited_sort import drop_root_sort
+from headrace.plan.shared import same_states
 from headrace.plan.split import split
 from headrace.runtime import Runtime
 from headrace.sql.binder import Binder
@@ -97,17 +98,27 @@ class Views(Family):
         view, plan = self.defined(keeper, statement, keeper.runtime.analyzer())
         if plan is None:
             return [f"View {view.name}: an ordinary view, computed when it is queried"]
-        return explained(keeper.runtime, view, plan)
+        old = keeper.runtime.catalog.find(view.name) if statement.or_replace else None
+        return explained(keeper.runtime, view, plan, self.inherited(keeper, old, plan) if old is not None else ())
 
     def plan_of(self, kept: ContinuousView) -> Cut:
         return kept.layers if isinstance(kept, MaterializedView) else kept.plan
+
+    def inherited(self, keeper: Keeper, old: Relation, plan: Cut) -> Mapping[str, int]:
+        """The references of states that both compute."""
+        before = keeper.of(old) if old.is_kept else None
+        if not isinstance(before, MaterializedView) or isinstance(plan, SplitPlan):
+            return {}
+        return {name: old.owns[same] for name, same in same_states(plan, before.layers).items()}
 
     def founding(self, keeper: Keeper, relation: Relation, plan: Cut) -> Founding | None:
         if isinstance(plan, SplitPlan):
             return None
         kept = self.compiled(keeper, relation, plan)
         assert isinstance(kept, MaterializedView)
-        return Founding(keeper.runtime, keeper.foundings, kept, kept.maintenance)
+        olds = {state.ref: owner for state in kept.states if (owner := keeper.owner(state.ref)) is not None}
+        inherited = {ref: owner for ref, owner in olds.items() if owner.relation is not relation}
+        return Founding(keeper.runtime, keeper.foundings, kept, kept.maintenance, inherited)
 
     @contextmanager
     def begun(self, keeper: Keeper, relation: Relation, plan: Cut) -> Iterator[Kept]:
