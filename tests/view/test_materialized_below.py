@@ -94,7 +94,7 @@ def test_columns_come_go_and_are_renamed_below_a_view(db: Database) -> None:
 
 @pytest.mark.spark
 def test_what_a_sum_of_38_digits_refuses_it_names(spark: object) -> None:
-    """A statement whose own rows are too much for a sum that a view keeps changes nothing; without the view it is in."""
+    """A statement whose own rows are too much for a sum of a view changes nothing; without the view it is in."""
     most = "9" * 38
     with headrace.connect(None, spark=spark) as db:
         db.sql("CREATE TABLE w (n INT, d DECIMAL(38,0))")
