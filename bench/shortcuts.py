@@ -105,10 +105,17 @@ CASES = [
         _insert,
     ),
     Case(
+        "range",
+        "groups of a range of keys after an insert",
+        lambda: _off((read, "BY_STATE", (shortcuts.found, shortcuts.filtered))),
+        lambda turn: f"SELECT * FROM v WHERE k < {100 + turn}",
+        _insert,
+    ),
+    Case(
         "filter first",
         "some groups after an insert",
-        lambda: _off((read, "BY_STATE", (shortcuts.found,))),
-        lambda turn: f"SELECT * FROM v WHERE k < {100 + turn}",
+        lambda: _off((read, "BY_STATE", (shortcuts.found, shortcuts.ranged))),
+        lambda turn: f"SELECT * FROM v WHERE k + n < {100 + turn}",
         _insert,
     ),
     Case(

@@ -150,8 +150,14 @@ SELECT g, count(*) n FROM s GROUP BY g UNION ALL SELECT g, sum(y) FROM r GROUP B
 -- union distinct above
 SELECT g FROM s GROUP BY g UNION SELECT g FROM r GROUP BY g;
 
--- window function above [spark]
+-- window function above
 SELECT g, n, rank() OVER (ORDER BY n DESC) AS r FROM (SELECT g, count(*) n FROM s GROUP BY g);
+
+-- window function of the groups themselves
+SELECT g, sum(x) AS n, lag(g) OVER (ORDER BY g) AS before FROM s GROUP BY g QUALIFY rank() OVER (ORDER BY g DESC) < 4;
+
+-- window function above that only spark knows [spark]
+SELECT g, n, size(collect_list(n) OVER (ORDER BY g)) AS r FROM (SELECT g, count(*) n FROM s GROUP BY g);
 
 -- except above
 SELECT g FROM (SELECT g, count(*) n FROM s GROUP BY g) EXCEPT SELECT name FROM t;

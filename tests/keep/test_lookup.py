@@ -187,3 +187,26 @@ def test_a_state_that_is_not_in_memory_finds_a_group_where_it_lies() -> None:
         with pytest.raises(headrace.HeadraceError, match="ARITHMETIC_OVERFLOW"):
             db.sql("SELECT * FROM v WHERE k = 'x'")
         assert db.sql("SELECT * FROM v WHERE k = 'y'").rows() == [("y", 2, "c", 1)]
+
+
+def test_a_whole_key_of_a_materialized_view_is_a_lookup(finds: list[int]) -> None:
+    """Its sums are NULL where nothing is left to add up; keys may be renamed, computed and in another order."""
+    with headrace.connect(engine="native") as db:
+        db.sql("CREATE TABLE t (a INT, b STRING, x INT, m DECIMAL(10,2))")
+        db.sql(
+            "CREATE MATERIALIZED VIEW v AS SELECT b AS name, sum(m) AS m, a + 1 AS y, sum(x) AS s, count(x) AS n "
+            "FROM t GROUP BY b, a + 1"
+        )
+        db.sql("INSERT INTO t VALUES (1, 'x', 3, 0.50), (1, 'x', 4, NULL), (1, 'y', NULL, NULL)")
+        for text, wanted in (
+            ("SELECT * FROM v WHERE name = 'x' AND y = 2", [("x", Decimal("0.50"), 2, 7, 2)]),
+            ("SELECT s, m FROM v WHERE y = 2 AND name = 'y'", [(None, None)]),
+            ("SELECT * FROM v WHERE name = 'z' AND y = 2", []),
+        ):
+            before = len(finds)
+            assert db.sql(text).rows() == wanted
+            assert len(finds) == before + 1
+        db.sql("DELETE FROM t WHERE x = 3")
+        assert db.sql("SELECT m, s FROM v WHERE y = 2 AND name = 'x'").rows() == [(None, 4)]
+        db.sql("DELETE FROM t WHERE x = 4")
+        assert db.sql("SELECT m, s FROM v WHERE y = 2 AND name = 'x'").rows() == []

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning import RELATIONS, bag, bind, rows, run, table
 
+from headrace.engine.plan_sql import native_plan
 from headrace.errors import HeadraceError
 from headrace.plan.exprs import Call, Cast, Expr, Literal
 from headrace.plan.nodes import Aggregate, Filter, Leaf, Node, Project, Sort, SparkSql, walk_plan
@@ -196,3 +197,20 @@ def test_a_constant_that_fails_fails_only_when_run() -> None:
     assert rows(run(plan, empty)) == []
     with pytest.raises((HeadraceError, Exception), match="DIVIDE_BY_ZERO"):
         run(plan, {"t": table("t", [(1, "x")])})
+
+
+# Window functions
+
+
+@pytest.mark.parametrize("order", ["d DESC", "a", "a DESC NULLS FIRST"])
+@pytest.mark.parametrize("filter", ["n <= 2", "n = 1", "3 > n"])
+def test_the_first_rows_of_partitions_are_found_without_a_sort(order: str, filter: str) -> None:
+    """DuckDB takes a row_number() that is compared with a constant for the best few of each partition."""
+    import duckdb
+
+    query = f"SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY a % 7 ORDER BY {order}) AS n FROM r)"
+    plan = optimize(bind(f"{query} WHERE {filter}"))
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE r AS SELECT i::INTEGER AS a, i AS d FROM range(10000) t(i)")
+    ((_, said),) = connection.sql(f"EXPLAIN {native_plan(plan, lambda leaf: leaf.relation)}").fetchall()
+    assert "arg_m" in said and "Window" not in said, said

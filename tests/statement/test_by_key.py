@@ -310,3 +310,14 @@ def test_a_read_in_memory_waits_for_no_sync(tmp_path: Any, monkeypatch: pytest.M
             go_on.set()
             inserting.join()
         assert db.get("m", 1) == {"k": 1, "s": 11}
+
+
+def test_what_a_key_of_whole_numbers_and_texts_may_be(db: Database) -> None:
+    """They take a shorter way to Arrow, which must not take more than the long one."""
+    db.insert("t", [(1, 1, "a", 5, None)])
+    row = {"g": "a", "n": 1, "k": 1, "s": 5, "sm": None}
+    for key in (("a", 1), ("a", Decimal(1)), ("a", 1.0), {"g": "a", "k": 1}):
+        assert db.get("sums", key) == row
+    for wrong in (("a", True), (1, 1), ("a", "1"), ("\ud800", 1), ("a", 2**31), ("a", 2**70)):
+        with pytest.raises(HeadraceError):
+            db.get("sums", wrong)

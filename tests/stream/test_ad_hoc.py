@@ -57,8 +57,8 @@ QUERIES = (
     "SELECT DISTINCT uid FROM posts LIMIT 50",
     "SELECT u.name, u.rate, i.score FROM users u JOIN (SELECT uid, avg(score) AS score FROM posts GROUP BY uid) i "
     "ON u.id = i.uid WHERE i.score >= 100 AND u.region = 'DE' ORDER BY u.rate / i.score",
-    # Spark SQL runs a part of these:
     "SELECT uid, score, rank() OVER (PARTITION BY uid ORDER BY score, content) AS r FROM posts WHERE score > 900",
+    # Spark SQL runs a part of these:
     "SELECT reverse(username) AS r, count(*) FROM posts GROUP BY reverse(username)",
     "SELECT uid, percentile(score, 0.5) FROM posts GROUP BY uid",
     "SELECT reverse(u.region) AS r, count(*) FROM posts JOIN users u ON uid = u.id GROUP BY reverse(u.region)",

@@ -620,7 +620,8 @@ def test_both_readers_see_the_same_versions(spark: SparkSession) -> None:
             ]
             found[engine].append(multiset(db.sql(f"SELECT * FROM headrace.changes('t', {old})").rows()))
             # What Spark has to run itself is given the rows of the version, under the table's name.
-            windowed = f"SELECT t.id, row_number() OVER (ORDER BY id DESC) AS n FROM t VERSION AS OF {old} WHERE id < 5"
+            listed = "size(collect_list(id) OVER (ORDER BY id DESC)) AS n"
+            windowed = f"SELECT t.id, {listed} FROM t VERSION AS OF {old} WHERE id < 5"
             assert sorted(db.sql(windowed).rows()) == [(n, 5 - n) for n in range(5)]
             moment = "TIMESTAMP AS OF current_timestamp() - INTERVAL 1 DAY"
             with pytest.raises(HeadraceError) as early:

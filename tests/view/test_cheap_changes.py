@@ -14,6 +14,7 @@ from headrace import Database
 from headrace.engine.worker import Worker
 from headrace.keep.maintenance import Maintenance
 from headrace.table import keys
+from headrace.table import query as table_query
 
 JOINED = "SELECT o.day, count(*) AS n, sum(l.price) AS s FROM line l JOIN orders o ON l.ok = o.ok GROUP BY o.day"
 PLAIN = "SELECT note, count(*) AS n, min(price) AS least FROM line GROUP BY note"
@@ -121,3 +122,29 @@ def test_columns_go_when_there_is_no_room(db: Database, monkeypatch: pytest.Monk
     db.sql("UPDATE orders SET day = day + 1 WHERE ok % 1000 = 3")
     assert db._runtime.columns.bytes == 0
     same(db, JOINED)
+
+
+def test_a_small_table_beside_is_not_read_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    db.sql("CREATE TABLE days (day INT PRIMARY KEY, called STRING)")
+    db.insert("days", {"day": np.arange(50, dtype=np.int32), "called": [f"day {n % 7}" for n in range(50)]})
+    query = "SELECT d.called, count(*) AS n FROM orders o JOIN days d ON o.day = d.day GROUP BY d.called"
+    db.sql(f"CREATE MATERIALIZED VIEW v AS {query}")
+    for turn in range(3):
+        db.sql(f"UPDATE orders SET day = (day + 1) % 50 WHERE ok < {100 + turn}")
+        same(db, query)
+        db.sql(f"UPDATE days SET called = 'day 3' WHERE day = {turn}")
+        same(db, query)
+    with db.batch():
+        db.sql("UPDATE days SET called = 'day 9' WHERE day = 20")
+        db.sql("UPDATE orders SET day = 20 WHERE ok < 50")
+        same(db, query)
+        db.sql("UPDATE days SET called = 'day 1' WHERE day = 20")
+        db.sql("UPDATE orders SET day = 20 WHERE ok < 70")
+        same(db, query)
+    same(db, query)
+    db.sql("UPDATE orders SET day = 21 WHERE ok < 70")
+    planned, steps = counted(monkeypatch, table_query, "_planned"), counted(monkeypatch, Maintenance, "_step")
+    db.sql("UPDATE orders SET day = 22 WHERE ok < 70")
+    assert steps
+    assert len(planned) == 1, "the statement itself"
+    same(db, query)

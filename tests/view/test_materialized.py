@@ -320,6 +320,11 @@ def test_what_is_not_followed_is_refused_by_name(db: Database, query: str, told:
         ("SELECT id, rank() OVER (PARTITION BY g ORDER BY v) FROM a", set()),
         ("SELECT id, sum(x) OVER (PARTITION BY g ORDER BY id) FROM b", set()),
         ("SELECT id, rank() OVER (ORDER BY v) FROM a", set()),
+        ("SELECT id, rank() OVER (PARTITION BY upper(g) ORDER BY v) FROM a", {"COMPUTED_KEY"}),
+        (
+            "SELECT rank() OVER (PARTITION BY g ORDER BY v), sum(v) OVER (PARTITION BY id) FROM a",
+            {"WINDOW_BY_OTHER_KEYS"},
+        ),
         (
             "SELECT n, count(*) FROM (SELECT ntile(3) OVER (ORDER BY v) AS n FROM a) GROUP BY n",
             {"WINDOW_WITHOUT_PARTITION_BY"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,6 +197,52 @@ def test_what_is_not_kept_is_named(db: Database, text: str, condition: str, said
     with pytest.raises(HeadraceError, match=said) as error:
         db.sql(text)
     assert error.value.condition == condition
+
+
+def test_a_moment_is_the_version_that_stood_then(db: Database) -> None:
+    db.sql(f"CREATE MATERIALIZED VIEW v {KEEP} AS SELECT k, sum(v) AS s FROM t GROUP BY k")
+    db.sql("INSERT INTO t VALUES (1, 1)")
+    db.sql("UPDATE t SET v = 5")
+    moment = db.sql(
+        "SELECT max(time) FROM headrace.versions WHERE version < (SELECT max(version) FROM headrace.versions)"
+    )
+    (said,) = moment.rows()[0]
+    assert db.sql(f"SELECT * FROM v TIMESTAMP AS OF '{said.isoformat()}'").rows() == [(1, 1)]
+    assert db.sql("SELECT * FROM v").rows() == [(1, 5)]
+
+
+def test_versions_while_several_write(db: Database) -> None:
+    db.sql(f"CREATE TABLE w (k INT, v INT) {KEEP}")
+    query = "SELECT k, count(*) AS n, sum(v) AS s FROM w GROUP BY k HAVING sum(v) > 3"
+    db.sql(f"CREATE MATERIALIZED VIEW v {KEEP} AS {query}")
+    first = epoch(db)
+    failures: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            for turn in range(6):
+                db.insert("w", [(turn % 3, number), (number, turn)])
+                db.sql(f"DELETE FROM w WHERE v = {turn} AND k = {number}")
+        except BaseException as error:
+            failures.append(error)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in (1, 2, 3)]
+    for writer in writers:
+        writer.start()
+    reader, total = db.changes("v"), Counter[tuple[Any, ...]]()
+    while any(writer.is_alive() for writer in writers):
+        for row in reader.read().to_pylist():
+            total[row["k"], row["n"], row["s"]] += row["_weight"]
+        assert min(total.values(), default=0) >= 0
+    for writer in writers:
+        writer.join()
+    assert not failures
+    for row in reader.read().to_pylist():
+        total[row["k"], row["n"], row["s"]] += row["_weight"]
+    assert +total == Counter(db.sql("SELECT * FROM v").rows())
+    for version in range(first, epoch(db) + 1):
+        wanted = db.sql(query.replace("FROM w", f"FROM w VERSION AS OF {version}")).rows()
+        assert Counter(db.sql(f"SELECT * FROM v VERSION AS OF {version}").rows()) == Counter(wanted), version
 
 
 @pytest.mark.spark

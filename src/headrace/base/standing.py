@@ -12,6 +12,7 @@ again is prepared, over relations that are whatever they were given last: DuckDB
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 import duckdb
@@ -38,11 +39,12 @@ class _Relation:
 
 
 class Standing:
-    """One text, prepared. For one thread at a time, and the only one to use its cursor."""
+    """One text, prepared; the only one to use its cursor."""
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection, text: str, given: Mapping[str, pa.Table]) -> None:
         """The rows that are given first say what columns there are."""
         self._cursor = cursor
+        self._runs = threading.Lock()
         self._schemas = {name: rows.schema for name, rows in given.items()}
         self._given = {name: _Relation(rows.schema.empty_table()) for name, rows in given.items()}
         with stoppable(cursor.interrupt):
@@ -56,14 +58,15 @@ class Standing:
 
     def run(self, given: Mapping[str, pa.Table]) -> pa.Table:
         """The rows of the text over these."""
-        try:
-            for name, relation in self._given.items():
-                relation.rows = given[name]
-            with stoppable(self._cursor.interrupt):
-                return native_query(self._cursor, "EXECUTE standing", {})
-        finally:
-            for relation in self._given.values():
-                relation.empty()  # what was given may be large, or be lent
+        with self._runs:
+            try:
+                for name, relation in self._given.items():
+                    relation.rows = given[name]
+                with stoppable(self._cursor.interrupt):
+                    return native_query(self._cursor, "EXECUTE standing", {})
+            finally:
+                for relation in self._given.values():
+                    relation.empty()  # what was given may be large, or be lent
 
     def close(self) -> None:
         self._cursor.close()

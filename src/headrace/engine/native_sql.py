@@ -34,7 +34,7 @@ from headrace.engine.native_text import NotNative, cannot, is_utc, text_literal
 from headrace.plan.exprs import Agg, Call, Case, Cast, Column, Expr, Literal, SparkExpr, WindowCall, walk
 from headrace.types import BIGINT, DATE, DOUBLE, Type
 
-__all__ = ["NotNative", "native", "native_agg", "native_window", "range_key"]
+__all__ = ["NotNative", "native", "native_agg", "native_window", "nulls_last", "range_key"]
 
 LONGEST = 100_000
 """Characters of SQL beyond which an expression is left to Spark, unless it has many parts: guards repeat operands."""
@@ -217,6 +217,16 @@ def range_key(key: str, type: Type, reach: int) -> str:
     inside = f"{key} BETWEEN {reach - limit} AND {limit - 1 - reach}"
     beyond = cannot("a RANGE frame at the end of its key's type")
     return f"CASE WHEN {inside} OR {key} IS NULL THEN {key}::BIGINT ELSE {beyond} END"
+
+
+def nulls_last(key: str, type: Type, *, least: bool) -> str | None:
+    """A key whose NULLs are below, or above, all numbers, so that they may come last: the first rows of partitions are
+    found without a sort then. None if there is no such key."""
+    number = {
+        **dict.fromkeys(("tinyint", "smallint", "int"), f"{key}::BIGINT"),
+        "date": f"({key} - DATE '1970-01-01')::BIGINT",
+    }.get(type.name)
+    return number and f"coalesce({number}, '{-(1 << 63) if least else (1 << 63) - 1}'::BIGINT)"
 
 
 _WINDOWS = frozenset(

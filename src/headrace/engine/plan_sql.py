@@ -12,13 +12,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from headrace.engine.native_functions import can_raise
-from headrace.engine.native_sql import NotNative, native, native_agg, native_window, range_key
+from headrace.engine.native_sql import NotNative, native, native_agg, native_window, nulls_last, range_key
 from headrace.engine.spark_sql import spark, spark_agg, spark_window
 from headrace.plan.aggregates import expand, expand_window
-from headrace.plan.exprs import TRUE, Agg, Column, Expr, Frame, SortKey, WindowCall, conjuncts
+from headrace.plan.exprs import (
+    TRUE,
+    Agg,
+    Call,
+    Cast,
+    Column,
+    Expr,
+    Frame,
+    Literal,
+    SortKey,
+    WindowCall,
+    all_of,
+    conjuncts,
+)
 from headrace.plan.nodes import (
     Aggregate,
     Draw,
@@ -37,7 +51,7 @@ from headrace.plan.nodes import (
     rewrite_plan,
     walk_plan,
 )
-from headrace.types import quote
+from headrace.types import BIGINT, BOOLEAN, quote
 
 Source = Callable[[Leaf], str]
 """The SQL relation a leaf is read from: a table name, or a parenthesised query."""
@@ -60,7 +74,41 @@ def _primitive(node: Node) -> Node:
     """The node with aggregates and window functions as primitive ones."""
     if isinstance(node, Aggregate):
         return expand(node)
-    return expand_window(node) if isinstance(node, Window) else node
+    if isinstance(node, Window):
+        return expand_window(node)
+    return _numbered(node) if isinstance(node, Filter) else node
+
+
+_BOUNDS = {"<=": ">=", "<": ">", ">=": "<=", ">": "<", "=": "="}
+
+
+def _numbered(node: Filter) -> Node:
+    """The filter with what it says of row_number() asked below the cast that makes it an int: there DuckDB sees the
+    first rows of partitions in it, and sorts none of them."""
+    project = node.child
+    if not isinstance(project, Project) or not isinstance(project.child, Window):
+        return node
+    numbers = {c.id for c, call in project.child.functions if call.fn == "row_number"}
+    below = {c.id: e.arg for c, e in project.exprs if isinstance(e, Cast) and _is_one(e.arg, numbers)}
+    moved: list[Expr] = []
+    rest: list[Expr] = []
+    for part in conjuncts(node.condition):
+        if isinstance(part, Call) and part.fn in _BOUNDS:
+            fn, one, other = part.fn, *part.args
+            if isinstance(one, Literal):
+                fn, one, other = _BOUNDS[fn], other, one
+            if isinstance(one, Column) and one.id in below and isinstance(other, Literal) and other.value is not None:
+                moved.append(Call(BOOLEAN, fn, (below[one.id], Literal(BIGINT, other.value))))
+                continue
+        rest.append(part)
+    if not moved:
+        return node
+    numbered = replace(project, child=Filter(project.child, all_of(moved)))
+    return Filter(numbered, all_of(rest)) if rest else numbered
+
+
+def _is_one(expr: Expr, ids: set[int]) -> bool:
+    return isinstance(expr, Column) and expr.id in ids
 
 
 def why_not_native(root: Node, *, zone: str = "UTC") -> str | None:
@@ -323,6 +371,11 @@ class _Native(_Text):
         return f"(SELECT *, {near} AS near FROM {super().window_rows(node)})"
 
     def window_order(self, node: Window, call: WindowCall) -> str:
+        if call.fn == "row_number" and len(node.order) == 1 and not node.ties:
+            (key,) = node.order
+            found = nulls_last(self.expr(key.expr), key.expr.type, least=not key.descending)
+            if key.nulls_first and found is not None:
+                return f"{found} {'DESC' if key.descending else 'ASC'} NULLS LAST"
         if call.frame is None or not call.frame.has_distance:
             return super().window_order(node, call)
         key = node.order[0]

@@ -155,6 +155,8 @@ class _Step:
     """The changes it reads: while all are empty, it gives nothing."""
     reads_states: bool
     """Whether it reads some state whole."""
+    tables: frozenset[TableRef]
+    """The tables that it reads whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +230,8 @@ class Maintenance:
         self._plan = plan
         self._compiled: dict[tuple[frozenset[Ref], Time], _Steps] = {}
         self._merges: dict[str, Standing] = {}
+        self._few: dict[TableRef, tuple[int, pa.Table]] = {}
+        """The rows of small tables, with the epochs that last changed these."""
         self.tables: Mapping[int, TableRef] = {ref.number: ref for ref in tables_of(plan)}
         self._fields: dict[Ref, set[str]] = {}
         for leaf in (leaf for one in plan.inputs for leaf in leaves_of(one.rows)):
@@ -286,6 +290,9 @@ class Maintenance:
         return None if _cancels(seen) else seen
 
     def _step(self, snapshot: Snapshot, kept: Kept, step: _Step, given: _Given, before: StatesBefore) -> pa.Table:
+        for ref in step.tables - given.arrow.keys():
+            if (few := self._few_rows(snapshot, ref)) is not None:
+                given.arrow[ref] = few
         with before.reading():
             states = before.leaves() if step.reads_states else query.NO_LEAVES
             for lookup, keys in step.lookups:
@@ -295,6 +302,22 @@ class Maintenance:
             for lookup, _ in step.lookups:
                 given.arrow.pop(lookup.given, None)
                 given.sql.pop(lookup.given, None)
+        return rows
+
+    def _few_rows(self, snapshot: Snapshot, ref: TableRef) -> pa.Table | None:
+        """The rows of a small table, read once until it changes: what is all given is not planned again."""
+        table = _table(self._runtime, ref)
+        if indexes.about(self._runtime, snapshot, table) > FEW:
+            return None
+        epoch, known = indexes.touched(snapshot, table), self._few.get(ref)
+        if known is not None and known[0] == epoch and not snapshot.is_draft:
+            return known[1]
+        columns = tuple(c for c in table.columns if c.name in self._fields[ref])
+        names = ", ".join(quote_native(c.name) for c in columns) or "1 AS one"
+        rows = snapshot.query(f"SELECT {names} FROM {tables.source(snapshot, table, [c.name for c in columns])}")
+        rows = conform(rows, arrow_schema(columns)) if columns else rows
+        if not snapshot.is_draft:
+            self._few[ref] = epoch, rows
         return rows
 
     def _look_up(
@@ -379,7 +402,8 @@ class Maintenance:
         rest = query.Prepared(self._runtime, step.rest, again=True)
         read = {leaf.ref for plan in (rest, *(keys for _, keys in lookups)) for leaf in plan.scans}
         reads_states = any(isinstance(ref, StateRef) for ref in read)
-        return _Step(step.state, rest, lookups, frozenset(read & self._changes), reads_states)
+        whole = frozenset(ref for ref in read if isinstance(ref, TableRef))
+        return _Step(step.state, rest, lookups, frozenset(read & self._changes), reads_states, whole)
 
 
 def _cancels(rows: pa.Table) -> bool:

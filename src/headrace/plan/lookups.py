@@ -163,7 +163,7 @@ def _paths(
     if isinstance(node, Leaf):
         yield node, above
         return
-    for child, ids in zip(node.children, _passed(node), strict=True):
+    for child, ids in zip(node.children, columns_passed(node), strict=True):
         passed = [r for one in above if (r := one.through(ids)) is not None]
         if isinstance(node, Join):
             passed += _joined(node, child, few, ready)
@@ -171,7 +171,7 @@ def _paths(
         yield from _paths(child, passed, few, ready, apart)
 
 
-def _passed(node: Node) -> Sequence[Mapping[int, int]]:
+def columns_passed(node: Node) -> Sequence[Mapping[int, int]]:
     """For each input, which of its columns the node's are: rows of other values there do not matter to these rows."""
     own = {c.id: c.id for c in node.output}
     match node:

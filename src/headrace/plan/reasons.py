@@ -7,12 +7,13 @@ instead, and INCREMENTAL STRICT refuses by the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from headrace.plan.delta.joins import equality, key_of
-from headrace.plan.exprs import Call, Column, Expr, conjuncts, walk
+from headrace.plan.exprs import Call, Column, Expr, columns, conjuncts, walk
+from headrace.plan.lookups import columns_passed
 from headrace.plan.nodes import (
     Aggregate,
     Filter,
@@ -68,6 +69,11 @@ _WINDOW = Reason(
     "a window of all rows is computed anew at any change",
     "write PARTITION BY in OVER (…)",
 )
+_OTHER_WINDOW = Reason(
+    "WINDOW_BY_OTHER_KEYS",
+    "rows below a window are found by its PARTITION BY alone",
+    "give windows on top of each other, and joins above them, a column in common",
+)
 _ORDER = Reason(
     "NOT_DETERMINISTIC_ORDER", "rows may tie for the LIMIT", "order by columns that no two rows share, as a key is"
 )
@@ -79,6 +85,8 @@ def reason_of(root: Node, leaf: Leaf) -> Reason:
         for above, below in zip(path[-2::-1], path[:0:-1], strict=True):
             if (found := _blocks(above, below)) is not None:
                 return found
+        if (found := _lost(path)) is not None:
+            return found
         if any(_pads(above, below) for above, below in pairwise(path)):
             return _OUTER
     return _NO_KEY
@@ -87,6 +95,24 @@ def reason_of(root: Node, leaf: Leaf) -> Reason:
 def _pads(node: Node, below: Node) -> bool:
     """Whether NULLs may stand for the rows of an input."""
     return isinstance(node, Join) and (node.kind == "full" or (node.kind == "left" and below is node.right))
+
+
+def _lost(path: Sequence[Node]) -> Reason | None:
+    """Why what a join looks for by a column does not lead to a leaf below it: on the way the column is made."""
+    for number, node in enumerate(path[:-1]):
+        if not isinstance(node, Join):
+            continue
+        wanted = {c.id for part in conjuncts(node.condition) for c in columns(part)}
+        for above, below in zip(path[number + 1 :], path[number + 2 :], strict=False):
+            wanted &= {c.id for c in above.output}
+            ids = dict(zip(map(id, above.children), columns_passed(above), strict=True))[id(below)]
+            left = {ids[c] for c in wanted if c in ids}
+            if wanted and not left:
+                if _pads(above, below):
+                    return _OUTER
+                return _OTHER_WINDOW if isinstance(above, Window) else _COMPUTED
+            wanted = left
+    return None
 
 
 def _paths(node: Node, leaf: Leaf) -> Iterator[list[Node]]:

@@ -32,7 +32,7 @@ from headrace.sql.versions import no_history
 from headrace.statement.read import HASTY_ATTEMPTS, KnownQuery, QueryReader
 from headrace.store import Snapshot
 from headrace.table import query
-from headrace.types import BOOLEAN
+from headrace.types import BOOLEAN, STRING
 
 FALSE = Literal(BOOLEAN, False)
 Row = dict[str, Any]
@@ -162,11 +162,26 @@ class _Keyed:
     def keys(self, given: Sequence[Any], zone: str) -> pa.Table:
         """Keys as a program gives them: one value, several in a tuple, or a mapping by name."""
         rows = [self._parts(key) for key in given]
+        if len(rows) == 1 and (quick := self._plain(rows[0])) is not None:
+            return quick
         try:
             found: pa.Table = to_arrow(rows, self._key, zone=zone)
         except HeadraceError as error:
             raise error.within(f"in a key of {self._name}") from None
         return found
+
+    def _plain(self, parts: tuple[Any, ...]) -> pa.Table | None:
+        """A key of whole numbers and texts that fit: to look at what it may be takes longer than to look it up."""
+        kinds = zip(self._key, parts, strict=True)
+        if not all(
+            type(part) is int if f.type.is_integer else (f.type == STRING and type(part) is str) for f, part in kinds
+        ):
+            return None
+        try:
+            arrays = [pa.array([part], f.type.arrow) for f, part in zip(self._key, parts, strict=True)]
+        except (pa.ArrowException, OverflowError, ValueError):
+            return None
+        return pa.Table.from_arrays(arrays, names=[f.name for f in self._key])
 
     def bound(self, given: Any, zone: str) -> list[Literal]:
         """The first parts of a key, as constants; none if nothing is given."""
