@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compositions import STEP, TABLES, definition, definitions, statements
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import headrace
+from compositions import STEP, TABLES, definition, definitions, statements
 from headrace import Database
 from headrace.errors import HeadraceError
 from profiles import examples

@@ -69,7 +69,7 @@ class ByState:
             return None
         one, over = found
         states = {state.name: state.folds for state in one.states if state.folds is not None}
-        return ByState(one, query.Prepared(runtime, over, again=True), lookup_of(over, states), span_of(over, states))
+        return ByState(one, query.Prepared(runtime, over), lookup_of(over, states), span_of(over, states))
 
 
 class Worded(Protocol):
