@@ -233,6 +233,22 @@ def test_windows_start_no_spark(db: Database, monkeypatch: pytest.MonkeyPatch) -
             by_headrace(db, query)
 
 
+@pytest.mark.parametrize("where", ["", "WHERE n <= 3"])
+@pytest.mark.parametrize("key", ["v", "v DESC NULLS FIRST", "day", "day DESC NULLS FIRST", "day NULLS LAST"])
+def test_oracle_a_key_whose_nulls_are_made_numbers_orders_as_itself(db: Database, key: str, where: str) -> None:
+    """A second key, the same for a whole partition, keeps it from being made a number."""
+    column = key.split()[0]
+    found = [
+        by_headrace(
+            db,
+            f"SELECT * FROM (SELECT g, {column}, row_number() OVER (PARTITION BY g ORDER BY {key}{more}) AS n FROM t) "
+            + where,
+        )
+        for more in ("", ", g")
+    ]
+    assert found[0] == found[1]
+
+
 # Random windows
 
 PLACES = ["row_number()", "lag(v)", "lead(g, 2)", "lag(m, 1, 0.5)", "ntile(2)", "first(v)", "last(g)"]
