@@ -31,13 +31,14 @@ from headrace.base.boundary import callback_given, option_given, path_given, pub
 from headrace.base.interrupts import at_once, check, interruptible, shielded
 from headrace.base.lacking import one_moment
 from headrace.base.wording import counted, shown
-from headrace.catalog import KINDS, Catalog, Relation, Stream, Table, gone
+from headrace.catalog import KINDS, Catalog, Relation, Stream, Table, View, gone
 from headrace.engine.session import Session, require_session
 from headrace.engine.tasks import Progress
 from headrace.engine.worker import Worker
 from headrace.engine.workers import require_workers
 from headrace.errors import CatalogError, DataError, HeadraceError, Position
 from headrace.inside.relations import Inside
+from headrace.keep.deferral import Deferral
 from headrace.keep.earlier import stored_catalog
 from headrace.keep.family import FAMILIES
 from headrace.keep.keeper import Keeper
@@ -148,9 +149,10 @@ class Database:
         self._idle = threading.Condition()
         self._keeper = Keeper(self._runtime)
         self._definer = Definer(self._runtime, self._keeper)
-        self._alterer = Alterer(self._runtime, self._keeper, self._definer)
+        self._deferral = Deferral(self._keeper, self.in_use)
+        self._alterer = Alterer(self._runtime, self._keeper, self._definer, self._deferral)
         self._loader = Loader(self._runtime, self._keeper)
-        changes = TableChanges(self._runtime, self._keeper)
+        changes = TableChanges(self._runtime, self._keeper, self._deferral.stir)
         self._runtime.hand_on, self._runtime.is_followed = changes.of, changes.is_followed
         self._pumps = Pumps(self._runtime, self._loader)
         self._attachments = Attachments(store.path)
@@ -160,11 +162,12 @@ class Database:
         try:
             self._reopen()
             self._inside = Inside(self._runtime, self._keeper)
-            self._reader = QueryReader(self._runtime, self._keeper, self._inside, self.in_use)
-            self._by_key = KeyReader(self._runtime, self._keeper, self._reader)
+            self._reader = QueryReader(self._runtime, self._keeper, self._inside, self.in_use, self._deferral)
+            self._by_key = KeyReader(self._runtime, self._keeper, self._reader, self._deferral)
             self._changer = Changer(self._runtime, self._reader)
             self._applier = Applier(self._runtime)
             self._porter = Porter(self, self._loader)
+            self._deferral.stir()
             check()
         except BaseException:
             self._close()
@@ -478,6 +481,8 @@ class Database:
             if self._porter is not None:
                 steps.callback(self._porter.stop)
             steps.callback(self._attachments.stop)
+            if hasattr(self, "_deferral"):
+                steps.callback(self._deferral.stop)
             steps.callback(self._runtime.store.end_batches)
 
     def _wait_for_users(self) -> None:
@@ -504,7 +509,9 @@ class Database:
             case s.CreateTableAs():
                 return self._defined(self._create_table_as(statement))
             case s.Create():
-                return self._defined(self._definer.create(statement))
+                said = self._definer.create(statement)
+                self._deferral.stir()
+                return self._defined(said)
             case s.Drop():
                 return self._defined(self._drop(statement))
             case Alter():
@@ -603,8 +610,26 @@ class Database:
             )
         if statement.restart:
             return self._definer.restart(relation.name)
+        if isinstance(relation, View) and relation.materialized:
+            return self._refresh_materialized(relation, statement.full)
+        if statement.full:
+            raise CatalogError(
+                "WRONG_COMMAND_FOR_OBJECT_TYPE",
+                f"{relation.name} follows a stream, whose rows are gone: it cannot be computed anew",
+                position=statement.position,
+                hint=f"REFRESH {relation.kind.upper()} {relation.name} RESTART counts from now",
+            )
         rows = self._reader.whole(relation.name)[1].num_rows
         return self._keeper.family(relation).refreshed(self._keeper, self._keeper.get(relation.name), rows)
+
+    def _refresh_materialized(self, view: View, full: bool) -> str:
+        steady = not view.refreshing.is_deferred  # whoever changes its tables changes its states
+        with self._runtime.tables_lock if steady else nullcontext():
+            done = self._deferral.refresh(view.name, "REFRESH", anew=full, always=full, steady=steady)
+        if done is None:
+            return f"{view.name} is as new as its tables"
+        work = "computed anew" if done.how == "full" else f"{counted(done.changed_rows or 0, 'change')} taken in"
+        return f"{view.name}: {work} in {1000 * done.seconds:,.1f} ms"
 
     def _insert(self, statement: s.Insert) -> Result:
         while True:

@@ -93,6 +93,8 @@ class Runtime:
     """What was written out of the database file, for Spark."""
     is_followed: Callable[[Table], bool] = field(default=lambda table: False)
     """Whether anybody is handed a table's changes, and so needs all of the rows that go; hold ``tables_lock``."""
+    needed_from: Callable[[Table], int | None] = field(default=lambda table: None)
+    """The epoch after which somebody has still to take a table's changes in from its history; None if nobody has."""
     _files: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:

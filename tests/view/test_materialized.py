@@ -229,6 +229,18 @@ INCREMENTAL = {
     "nested": "SELECT n, count(*) AS c FROM (SELECT ok, count(*) AS n FROM line GROUP BY ok) GROUP BY n",
     "large": "SELECT o.ok, o.day, t.s FROM orders o JOIN (SELECT ok, sum(price) AS s FROM line GROUP BY ok) AS t "
     "ON t.ok = o.ok WHERE t.s > 3",
+    "doubles": "SELECT o.ok, t.s FROM orders o JOIN (SELECT ok, sum(double(price)) AS s FROM line GROUP BY ok) AS t "
+    "ON t.ok = o.ok",
+    "full": "SELECT o.ok, o.day, l.n, l.price FROM orders o FULL JOIN line l ON o.ok = l.ok",
+    "semi": "SELECT ok, day FROM orders WHERE ok IN (SELECT ok FROM line WHERE price > 2)",
+    "scalar": "SELECT o.ok, (SELECT max(price) FROM line l WHERE l.ok = o.ok) AS most FROM orders o",
+    "distinct": "SELECT c.seg, count(DISTINCT o.day) AS n FROM orders o JOIN customer c ON o.ck = c.ck GROUP BY c.seg",
+    "sets": "SELECT ok FROM orders EXCEPT SELECT ok FROM line WHERE price > 5",
+    "rollup": "SELECT day, ck, count(*) AS n FROM orders GROUP BY ROLLUP (day, ck)",
+    "twice": "WITH t AS (SELECT o.ok, c.ck, c.seg FROM orders o JOIN customer c ON o.ck = c.ck) "
+    "SELECT x.ok, y.seg FROM t AS x JOIN t AS y ON x.ok = y.ok",
+    "unordered": "SELECT c.seg, l.n FROM customer c, line l, orders o WHERE o.ck = c.ck AND l.ok = o.ok AND o.ok IN "
+    "(SELECT ok FROM line WHERE price > 4)",
     "top": "SELECT ok, n, price FROM line QUALIFY row_number() OVER (PARTITION BY ok ORDER BY price DESC, n) <= 2",
     "running": "SELECT ok, ck, sum(day) OVER (PARTITION BY ck ORDER BY ok) AS days FROM orders",
     "ranked": "SELECT o.ck, t.ok, rank() OVER (PARTITION BY o.ck ORDER BY t.s) AS r FROM orders o JOIN "

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from headrace.catalog.refreshing import Refreshing
 from headrace.catalog.relation import Note, Relation, kept_changes, kind
 from headrace.types import Schema
 
@@ -32,6 +33,8 @@ class View(Relation):
     """Whether what is kept follows tables: then ``continuous`` is true, too."""
     tables: str = FROZEN
     """Which state of a table below its groupings rows of a stream see: one of :data:`TABLES_SEEN`."""
+    refreshing: Refreshing = field(default_factory=Refreshing)
+    """How it is kept up to date, if it is materialized."""
     keep_changes: int | None = field(default=None, kw_only=True)
     """For how many microseconds a materialized one keeps what it was."""
 
@@ -52,6 +55,7 @@ class View(Relation):
         return [
             ("# kind", self.called, ""),
             ("# reads", ", ".join(self.reads), ""),
+            *([("# refreshing", str(self.refreshing), "")] if self.materialized else []),
             *kept,
             *kept_changes(self.keep_changes),
             ("# text", self.text.strip(), ""),
@@ -65,6 +69,7 @@ class View(Relation):
             "types": dict(self.types),
             **({"materialized": True} if self.materialized else {}),
             **({"tables": self.tables} if self.tables != FROZEN else {}),
+            **({"refreshing": found} if (found := self.refreshing.body()) else {}),
             **({"keep_changes": self.keep_changes} if self.keep_changes is not None else {}),
         }
 
@@ -79,5 +84,6 @@ class View(Relation):
             dict(body["types"]),
             body.get("materialized", False),
             body.get("tables", FROZEN),
+            Refreshing.of_body(body.get("refreshing", {})),
             keep_changes=body.get("keep_changes"),
         )

@@ -1,4 +1,4 @@
-"""``headrace.epochs``, ``headrace.versions``, ``headrace.failures``: commits, what is kept of them, what failed."""
+"""``headrace.epochs``, ``versions``, ``failures``, ``refreshes``: commits, what is kept of them, and what follows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.inside.listing import LISTINGS, Asked, Listing
 from headrace.table import history
-from headrace.types import BIGINT, STRING, TIMESTAMP, Field, arrow_schema
+from headrace.types import BIGINT, DOUBLE, STRING, TIMESTAMP, Field, arrow_schema
 
 _EPOCHS = (
     Field("epoch", BIGINT),
@@ -76,6 +76,24 @@ class _Versions(Listing):
         return pa.concat_tables(found).select(list(names))
 
 
+def _refreshes(asked: Asked) -> Iterable[Any]:
+    return asked.keeper.refreshes()
+
+
+_REFRESHES = (
+    Field("view", STRING),
+    Field("epoch", BIGINT),
+    Field("time", TIMESTAMP),
+    Field("strategy", STRING),
+    Field("trigger", STRING),
+    Field("how", STRING),
+    Field("changed_rows", BIGINT),
+    Field("estimated_seconds", DOUBLE),
+    Field("seconds", DOUBLE),
+    Field("state_rows", BIGINT),
+    Field("error", STRING),
+)
+LISTINGS["refreshes"] = Listing(_REFRESHES, _refreshes, [f.name for f in _REFRESHES])
 LISTINGS["epochs"] = _Epochs(_EPOCHS, lambda asked: ())
 LISTINGS["versions"] = _Versions(_VERSIONS, lambda asked: ())
 LISTINGS["failures"] = Listing((Field("time", TIMESTAMP), Field("doing", STRING), Field("error", STRING)), _failures)

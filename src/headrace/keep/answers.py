@@ -108,7 +108,9 @@ class Answers:
         """
         changed = self._changed(snapshot, kept, others)
         last = self._refreshes.get(kept.name)
-        if last is not None and last.epoch == changed:
+        # In a batch what lags is computed from its tables, which nothing here tells of.
+        lags = snapshot.is_draft and any(one.lags(snapshot) for one in (kept, *others.values()))
+        if last is not None and last.epoch == changed and not lags:
             return last.rows
         if snapshot.is_draft:
             return kept.evaluate(Evaluation(self, snapshot, kept, others, patient))

@@ -27,7 +27,7 @@ from headrace.catalog import Relation, Table
 from headrace.engine.plan_sql import quote_native
 from headrace.errors import CatalogError, ExecutionError
 from headrace.keep.kept import Kept, KeptState
-from headrace.keep.maintenance import Maintenance, StatesBefore
+from headrace.keep.maintenance import Maintenance, StatesBefore, as_read
 from headrace.plan.refs import Ref, StateRef
 from headrace.plan.signed import WEIGHT
 from headrace.runtime import Runtime
@@ -153,11 +153,7 @@ class InHand(StatesBefore):
         return self._snapshot.query(text, __old=self._rows[state.name], __keys=keys).cast(state.schema)
 
     def merged(self, state: KeptState) -> pa.Table:
-        assert state.folds is not None
-        rows = self._rows[state.name]
-        if state.folds.keys or rows.num_rows:
-            return rows
-        return self._snapshot.query(state.merge("__rows"), __rows=rows).cast(state.schema)  # a row, also over nothing
+        return as_read(self._snapshot, state, self._rows[state.name])
 
     def added(self, state: KeptState, rows: pa.Table) -> pa.Table:
         """The state with some rows more, merged: only groups that these are of are looked at."""
@@ -293,7 +289,7 @@ class Founding:
         """Raise if it has been asked to stop, or cannot go on."""
         check()
         for relation in self._reads:
-            if self._runtime.catalog.at(relation.number) is not relation:
+            if self._runtime.catalog.at(relation.number) != relation:
                 raise CatalogError(
                     "DEFINITION_CHANGED",
                     f"{relation.name} was altered, replaced or dropped while {self.kept.name} was computed over it",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.base.interrupts import Lock
 from headrace.catalog import Catalog, Relation
@@ -22,7 +23,8 @@ from headrace.keep.compaction import Compaction
 from headrace.keep.family import FAMILIES, Family
 from headrace.keep.founding import Foundings
 from headrace.keep.home import Home
-from headrace.keep.kept import Kept, StageAbove
+from headrace.keep.kept import Kept, KeptState, Renewal, StageAbove
+from headrace.keep.refreshes import Refreshes
 from headrace.keep.sides import Sides
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
@@ -59,6 +61,7 @@ class Keeper:
         self.sides = Sides(runtime)
         self.foundings = Foundings()
         self.compaction = Compaction(runtime, self.owner, self.answers)
+        self.refreshes = Refreshes()
 
     # Who there is
 
@@ -186,6 +189,19 @@ class Keeper:
             admission.settle(tx)
         return Added({kept.name: a.late for kept, a in admissions if a.late}, filled, above)
 
+    def renew(self, tx: Transaction, kept: Kept, renewal: Renewal) -> Added:
+        """Have the states of a relation be what changes of its tables make of them, in a commit."""
+        if not renewal.is_whole:
+            return self.add(tx, [kept], {state: [rows] for state, rows in renewal.rows.items()})
+        if kept.answer is not None:  # how its rows change may be kept
+            change = _change_of(tx, kept.answer, renewal.rows.get(kept.answer.ref))
+            if change.num_rows:
+                kept.admit(tx, {kept.answer.ref: change})
+        for state in kept.states:
+            rows = renewal.rows.get(state.ref, state.schema.empty_table())
+            state.home.rewrite(tx, state.ref, rows, altered=True)
+        return NOTHING_ADDED
+
     def after(self, rows: StateRows, added: Added) -> None:
         """Merge what is due, now that an insert has added these state rows."""
         for state, epoch in added.filled.items():
@@ -205,6 +221,16 @@ class Keeper:
         """All rows of a relation that keeps its changes, where they are no table's."""
         kept = self.of(relation) if relation.is_kept else None
         return None if kept is None else self.answers.own_rows(snapshot, kept)
+
+
+def _change_of(tx: Transaction, state: KeptState, new: pa.Table | None) -> pa.Table:
+    """What would make of a state's rows these: the last column counts them."""
+    old = state.home.merged(tx, state)
+    last = old.num_columns - 1
+    gone = old.set_column(last, old.schema.field(last), pc.negate(old.column(last)))
+    both = pa.concat_tables([gone, *([new] if new is not None else [])])
+    change = tx.query(state.merge("__both"), __both=both).cast(state.schema)
+    return change.filter(pc.not_equal(change.column(last), 0))
 
 
 def _handed_on(

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from headrace.catalog import Note, Relation
+from headrace.catalog.refreshing import MARK, Refreshing
 from headrace.engine.stage import Stage
 from headrace.engine.work import Static
 from headrace.keep.home import IN_FILE, Home
 from headrace.keep.sides import Side
+from headrace.keep.standing import Standings
 from headrace.plan.exprs import Column
 from headrace.plan.nodes import Node
 from headrace.plan.pipelines import State
 from headrace.plan.refs import KeptRef, TableRef
 from headrace.store import Snapshot, Transaction
+from headrace.store.reading import Reading
 
 if TYPE_CHECKING:
     from headrace.keep.answers import Evaluation
@@ -63,6 +66,18 @@ class StageAbove(ABC):
         """
 
 
+@dataclass(frozen=True, eq=False)
+class Renewal:
+    """What changes of tables do to a relation's states."""
+
+    rows: Mapping[int, pa.Table]
+    """State rows, by state."""
+    is_whole: bool
+    """Whether they take the place of those that are there, and are not added to them."""
+    changed_rows: int | None = None
+    estimated_seconds: float | None = None
+
+
 class Admission(Protocol):
     """What one commit means for a relation that does not take every state row."""
 
@@ -93,6 +108,10 @@ class Kept(ABC):
     """Its stages that read changes of states."""
     first: Mapping[int, pa.Table] = MappingProxyType({})
     """State rows it begins with, by state."""
+    refreshing: Refreshing = Refreshing()
+    """How it is kept up to date with tables it follows."""
+    standing: Standings | None = None
+    """Where it stands, if it does not always stand at the newest epoch."""
     inherited: Collection[int] = ()
     """States that are there with their rows already, for it takes the place of who has kept them."""
     row_key: Sequence[Column] = ()
@@ -117,15 +136,35 @@ class Kept(ABC):
         """What rows that come by a stream run, or changes of a table."""
 
     def follows(self, source: Relation) -> bool:
-        """Whether it is told of a table's changes."""
+        """Whether changes of a table show in it without being read at each evaluation."""
         return False
 
-    def changed(self, changes: Mapping[int, pa.Table]) -> Mapping[int, pa.Table]:
-        """State rows that changes of tables it follows make, by state; rows of a table, by its number, have weights.
+    @property
+    def tables_followed(self) -> Collection[int]:
+        """The tables whose changes show in it so."""
+        return ()
 
-        Called before the commit that makes the changes, in which the rows are added.
+    def lags(self, reading: Reading) -> bool:
+        """Whether tables it follows have changed since the epoch it stands at."""
+        return False
+
+    @property
+    def may_stand_apart(self) -> bool:
+        """Whether it may be behind its tables, or have failed."""
+        return self.standing is not None and (self.refreshing.is_deferred or self.refreshing.on_error == MARK)
+
+    def changed(self, changes: Mapping[int, pa.Table], *, anew: bool = False) -> Renewal:
+        """What changes of tables it follows do to its states; rows of a table, by its number, have weights.
+
+        Called before the commit that makes the changes, in which the rows are added. ``anew``, it is to be computed
+        from all that tables will have.
         """
-        return {}
+        return Renewal({}, False)
+
+    def renewed(self, snapshot: Snapshot, *, anew: bool = False) -> Renewal:
+        """What tables have changed since the epoch it stands at does to its states, as of a snapshot. Raises
+        :class:`~headrace.table.query.Again`."""
+        raise NotImplementedError
 
     @abstractmethod
     def evaluate(self, given: Evaluation) -> pa.Table:

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +49,9 @@ FEW = 1_024
 """Rows of a table that is rather scanned."""
 MANY = 8
 """A scan takes no longer than to find one row of so many by key."""
+
+
+NO_CHANGES: Mapping[Ref, pa.Table] = MappingProxyType({})
 
 
 @dataclass
@@ -86,10 +90,16 @@ def tables_of(plan: LayeredPlan) -> list[TableRef]:
 
 
 def compiled(
-    runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref], lie: Time = "before"
+    runtime: Runtime,
+    snapshot: Snapshot,
+    plan: LayeredPlan,
+    changed: Collection[Ref],
+    lie: Time = "before",
+    *,
+    whatever_size: bool = False,
 ) -> list[LookedUp]:
-    """What a change of some tables does."""
-    small = _small(runtime, snapshot, plan, changed)
+    """What a change of some tables does, which lie as they were or are; as if tables were large, if told so."""
+    small = frozenset[Ref]() if whatever_size else _small(runtime, snapshot, plan, changed)
     small |= {StateRef(state.name) for state in plan.states if not state.keys}  # they have one row
 
     def is_few(leaf: Leaf) -> bool:
@@ -104,18 +114,23 @@ def compiled(
     return found
 
 
-def why_not(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref]) -> list[Reason]:
+def why_not(
+    runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, changed: Collection[Ref], *, whatever_size: bool = False
+) -> list[Reason]:
     """Why the work of a change of some tables does not follow it: none if it is incremental."""
-    return list(dict.fromkeys(reason for step in compiled(runtime, snapshot, plan, changed) for reason in step.reasons))
+    steps = compiled(runtime, snapshot, plan, changed, whatever_size=whatever_size)
+    return list(dict.fromkeys(reason for step in steps for reason in step.reasons))
 
 
-def reasons_of(runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan) -> Mapping[str, Sequence[Reason]]:
+def reasons_of(
+    runtime: Runtime, snapshot: Snapshot, plan: LayeredPlan, *, whatever_size: bool = False
+) -> Mapping[str, Sequence[Reason]]:
     """Why a plan is not incremental: by the names of what changes there, and by the empty name what a query leaves to
     chance.
 
-    Empty if everything is: INCREMENTAL STRICT takes nothing else.
+    Empty if everything is: INCREMENTAL STRICT takes nothing else, ``whatever_size`` tables have today.
     """
-    found = {ref.name: why_not(runtime, snapshot, plan, [ref]) for ref in tables_of(plan)}
+    found = {ref.name: why_not(runtime, snapshot, plan, [ref], whatever_size=whatever_size) for ref in tables_of(plan)}
     return {name: reasons for name, reasons in (found | {"": list(plan.order)}).items() if reasons}
 
 
@@ -142,6 +157,14 @@ def _table(runtime: Runtime, ref: Ref) -> Table:
     table = runtime.catalog.table_at(ref.number)
     assert table is not None
     return table
+
+
+def as_read(snapshot: Snapshot, state: KeptState, rows: pa.Table) -> pa.Table:
+    """All rows of a state as those above read it: one without keys has a row, also over nothing."""
+    assert state.folds is not None
+    if state.folds.keys or rows.num_rows:
+        return rows
+    return snapshot.query(state.merge("__rows"), __rows=rows).cast(state.schema)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,6 +268,45 @@ class Maintenance:
         while True:
             with self._runtime.store.read() as snapshot, suppress(query.Again):
                 return self.run(snapshot, kept, changes, Stored(self._answers, snapshot, kept))
+
+    def first_rows(self, kept: Kept, changes: Mapping[Ref, pa.Table] = NO_CHANGES) -> dict[int, pa.Table]:
+        """The rows that states begin with: of all rows that tables have, or will have when these changes are in."""
+        while True:
+            with self._runtime.store.read() as snapshot, suppress(query.Again):
+                return self.rows_anew(snapshot, kept, changes)
+
+    def rows_anew(
+        self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table] = NO_CHANGES
+    ) -> dict[int, pa.Table]:
+        """The same in a snapshot. Raises :class:`~headrace.table.query.Again`."""
+        found = self._named_anew(snapshot, kept, changes)
+        return {kept.by_name[name].ref: rows for name, rows in found.items()}
+
+    def _named_anew(self, snapshot: Snapshot, kept: Kept, changes: Mapping[Ref, pa.Table]) -> dict[str, pa.Table]:
+        found: dict[str, pa.Table] = {}
+        changed: dict[Ref, pa.Table] = {change_ref(ref): rows for ref, rows in changes.items()}
+        for step in self._plan.first_steps(changes.keys()):
+            if step.state not in found:
+                given: dict[Ref, pa.Table] = {
+                    StateRef(name): as_read(snapshot, kept.by_name[name], rows) for name, rows in found.items()
+                }
+                leaves = query.Leaves({**given, **changed}, {})
+                rows = query.run(self._runtime, snapshot, query.Prepared(self._runtime, step.rows), leaves)
+                found[step.state] = rows.cast(kept.by_name[step.state].schema)
+        return found
+
+    def answer_anew(self, snapshot: Snapshot, kept: Kept) -> pa.Table:
+        """The relation's rows, computed from what its tables have in a snapshot; its states are not looked at."""
+        states: dict[Ref, pa.Table] = {
+            StateRef(name): snapshot.query(kept.by_name[name].merge("__rows"), __rows=rows)
+            for name, rows in self._named_anew(snapshot, kept, NO_CHANGES).items()
+        }
+        assert kept.upper is not None
+        return query.run(self._runtime, snapshot, kept.upper, query.Leaves(states, {}))
+
+    def fields(self, table: TableRef) -> set[str]:
+        """The columns of a table that the plan reads."""
+        return self._fields[table]
 
     def first_steps(self) -> list[tuple[str, query.Prepared]]:
         """What each state begins with, in order: of all rows that tables have."""

@@ -35,6 +35,7 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from headrace.keep.answers import Answers, Others
+from headrace.keep.deferral import level
 from headrace.keep.inlining import inlined
 from headrace.keep.kept import Kept
 from headrace.keep.lookup import Lookup, lookup_of, shape_of
@@ -118,7 +119,7 @@ def _put(kept: dict[str, A], text: str, asked: A) -> None:
 def glanced(runtime: Runtime, answers: Answers, version: int, kept: Kept, lookup: Lookup) -> pa.Table | None:
     """The answer of a lookup, if it takes no snapshot; it was planned under a version of the catalog."""
     with suppress(query.Again, NotInMemory), runtime.store.glance() as glance:
-        if runtime.writer_version == version:
+        if runtime.writer_version == version and not level(glance, [kept], alone=True).behind:
             return answers.glance(glance, kept, lookup)
     return None
 

@@ -93,7 +93,8 @@ class LayeredPlan:
     """The columns of the answer no two rows share, if there are such."""
 
     def steps(self, changed: Collection[Ref], lie: Time = "before") -> list[Step]:
-        """What a change of some tables does to states, in order; these tables ``lie`` as they were, or as they are."""
+        """What a change of some tables does to states, in order; ``changed`` lie as they were before, or as they are
+        now. States lie as they were."""
         times: dict[Ref, Time] = dict.fromkeys(changed, lie)
         found: list[Step] = []
         for one in self.inputs:
@@ -105,13 +106,16 @@ class LayeredPlan:
             times |= {StateRef(pipeline.state): "before" for pipeline in one.pipelines}
         return found
 
-    def first_steps(self) -> list[Step]:
-        """What states begin with, in order: of all rows that there are."""
+    def first_steps(self, changed: Collection[Ref] = ()) -> list[Step]:
+        """What states begin with, in order: of all rows that there are, once tables are ``changed`` that lie as they
+        were before."""
         found = []
         single = {state.name for state in self.states if not state.keys}
+        deltas = Deltas(dict.fromkeys(changed, "before"))
         for one in self.inputs:
             weight = Column.fresh(WEIGHT, BIGINT)
-            every = Project(one.rows, (*((c, c) for c in one.rows.output), (weight, Literal(BIGINT, 1))))
+            now = deltas.at(one.rows, "now") if changed else one.rows
+            every = Project(now, (*((c, c) for c in now.output), (weight, Literal(BIGINT, 1))))
             for pipeline in one.pipelines:
                 rows = _over(pipeline.plan, one.name, Delta(every, weight))
                 if pipeline.state in single and isinstance(rows, Filter):

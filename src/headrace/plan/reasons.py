@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from headrace.plan.delta.joins import equality, key_of
 from headrace.plan.exprs import Call, Column, Expr, columns, conjuncts, walk
@@ -57,6 +58,11 @@ _NOT_IN = Reason(
 _COMPUTED = Reason(
     "COMPUTED_KEY", "rows are not found by what is computed of them", "join and group by columns of tables themselves"
 )
+_OUTER = Reason(
+    "OUTER_JOIN",
+    "NULLs stand for rows of its other side, which nothing above finds",
+    "join by INNER where NULLs go anyway",
+)
 _NO_KEY = Reason("NO_KEY", "all rows count for one", "group it by a column")
 _WINDOW = Reason(
     "WINDOW_WITHOUT_PARTITION_BY",
@@ -81,7 +87,14 @@ def reason_of(root: Node, leaf: Leaf) -> Reason:
                 return found
         if (found := _lost(path)) is not None:
             return found
+        if any(_pads(above, below) for above, below in pairwise(path)):
+            return _OUTER
     return _NO_KEY
+
+
+def _pads(node: Node, below: Node) -> bool:
+    """Whether NULLs may stand for the rows of an input."""
+    return isinstance(node, Join) and (node.kind == "full" or (node.kind == "left" and below is node.right))
 
 
 def _lost(path: Sequence[Node]) -> Reason | None:
@@ -95,6 +108,8 @@ def _lost(path: Sequence[Node]) -> Reason | None:
             ids = dict(zip(map(id, above.children), columns_passed(above), strict=True))[id(below)]
             left = {ids[c] for c in wanted if c in ids}
             if wanted and not left:
+                if _pads(above, below):
+                    return _OUTER
                 return _OTHER_WINDOW if isinstance(above, Window) else _COMPUTED
             wanted = left
     return None

@@ -13,6 +13,7 @@ from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.sql.columns import Written, WrittenCheck, WrittenColumn, column, constraint
 from headrace.sql.cursor import Cursor
 from headrace.sql.options import keep_changes_of, option_list
+from headrace.sql.refreshing import Wanted, refresh_clauses
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,25 @@ class SetKeepChanges:
     microseconds: int | None
 
 
-Action = RenameTo | AddColumns | DropColumns | RenameColumn | SetDefault | AddCheck | DropCheck | SetKeepChanges
+@dataclass(frozen=True)
+class SetRefreshing:
+    """``SET (strategy = 'IMB', …)`` of a materialized view, ``REFRESH POLICY …`` and ``SCHEDULE EVERY …``."""
+
+    wanted: Wanted
+    unset: tuple[tuple[str, Position], ...] = ()
+
+
+Action = (
+    RenameTo
+    | AddColumns
+    | DropColumns
+    | RenameColumn
+    | SetDefault
+    | AddCheck
+    | DropCheck
+    | SetKeepChanges
+    | SetRefreshing
+)
 
 
 @dataclass(frozen=True)
@@ -111,9 +130,27 @@ def alter(read: Cursor) -> Alter:
     position = read.position()
     name = read.name()
     at = read.position()
-    action = _action(read)
+    action = (_refreshing(read) if materialized else None) or _action(read)
     read.end()
     return Alter(kind, name, if_exists, position, action, at)
+
+
+def _refreshing(read: Cursor) -> SetRefreshing | None:
+    """What is set of how a materialized view is refreshed, if that is next."""
+    if read.word() == "UNSET" and read.word(1) in ("(", "TBLPROPERTIES"):
+        read.at += 1
+        read.take("TBLPROPERTIES")
+        return SetRefreshing(Wanted(), tuple(read.listed(lambda: (read.name().lower(), position_before(read)))))
+    if read.word() in ("ADD", "ALTER", "SET") and read.word(1) in ("SCHEDULE", "REFRESH", "TRIGGER"):
+        read.at += 1
+    clauses = refresh_clauses(read)
+    is_set = read.word() == "SET" and read.word(1) in ("(", "TBLPROPERTIES")
+    options = []
+    if is_set:
+        read.at += 1
+        read.take("TBLPROPERTIES")
+        options = option_list(read)
+    return SetRefreshing(Wanted(options, clauses)) if is_set or clauses.policy or clauses.every else None
 
 
 def _action(read: Cursor) -> Action:

@@ -72,9 +72,9 @@ def view_options(options: list[Option]) -> tuple[int | None, str | None, int | N
             raise SqlError(
                 "VIEW_REPEATED_OPTION", f"{option.name} is given twice", position=option.position, hint="leave one out"
             )
-    retain = _span(given["retain"], "7 days") if "retain" in given else None
+    retain = span_of(given["retain"], "7 days") if "retain" in given else None
     tables = _tables(given["tables"]) if "tables" in given else None
-    return retain, tables, _span(given["keep_changes"], "1 day") if "keep_changes" in given else None
+    return retain, tables, span_of(given["keep_changes"], "1 day") if "keep_changes" in given else None
 
 
 def _tables(option: Option) -> str:
@@ -103,7 +103,7 @@ def keep_changes_of(options: list[Option]) -> int | None:
             )
         if found is not None:
             raise SqlError("TABLE_REPEATED_OPTION", "keep_changes is given twice", position=option.position)
-        found = _span(option, "1 day")
+        found = span_of(option, "1 day")
     return found
 
 
@@ -129,9 +129,9 @@ def buffer_of(options: list[Option]) -> Buffer | None:
         elif name == "overflow":
             buffer = replace(buffer, overflow=_overflow(option))
         elif name == "timeout":
-            buffer = replace(buffer, timeout=_span(option, "2 seconds", _LONGEST_WAIT))
+            buffer = replace(buffer, timeout=span_of(option, "2 seconds", _LONGEST_WAIT))
         else:
-            buffer = replace(buffer, patience=_span(option, "2 seconds", _LONGEST_WAIT))
+            buffer = replace(buffer, patience=span_of(option, "2 seconds", _LONGEST_WAIT))
     return buffer
 
 
@@ -149,7 +149,8 @@ def _overflow(option: Option) -> str:
     return given
 
 
-def _span(option: Option, example: str, longest: int = _EVER) -> int:
+def span_of(option: Option, example: str, longest: int = _EVER) -> int:
+    """A length of time, in microseconds."""
     length, value = None, option.value
     if isinstance(value, exp.Interval):
         length = interval_literal(value)

@@ -22,6 +22,7 @@ from headrace.sql.cursor import Cursor
 from headrace.sql.files_clause import files_clause, is_own
 from headrace.sql.lexer import Kind, place, tokens
 from headrace.sql.options import buffer_of, keep_changes_of, view_options, with_options
+from headrace.sql.refreshing import OPTIONS, Clauses, Wanted, refresh_clauses
 from headrace.sql.token_reader import Beyond
 from headrace.sql.upkeep import Upkeep, optimize, vacuum
 from headrace.types import Schema
@@ -89,6 +90,8 @@ class CreateView(Create):
     or_replace: bool = False
     tables: str | None = None
     """Which state of tables rows of a stream see: ``WITH (tables = 'arrival')``."""
+    refreshing: Wanted = field(default_factory=Wanted)
+    """How a materialized one is refreshed."""
     keep_changes: int | None = None
     """For how many microseconds: ``WITH (keep_changes = '1 day')``."""
 
@@ -151,6 +154,8 @@ class Refresh:
     position: Position
     kind: str = ""
     """What it is said to be, if that is said."""
+    full: bool = False
+    """Whether it is to be computed anew."""
 
 
 F = TypeVar("F", bound="Callable[[StatementReader], Create]")
@@ -277,7 +282,10 @@ class StatementReader(Cursor):
             if self.take(f"{kind.upper()}S"):
                 self.end()
                 return Show(f"{kind}s")
-        return self.fail(_or(f"{kind.upper()}S" for kind in KINDS))
+        if self.take("REFRESHES"):
+            self.end()
+            return Show("refreshes")
+        return self.fail(_or((*(f"{kind.upper()}S" for kind in KINDS), "REFRESHES")))
 
     def describe(self) -> Describe:
         self.at += 1
@@ -313,14 +321,20 @@ class StatementReader(Cursor):
     def refresh(self) -> Refresh:
         self.at += 1
         kind = "view" if self.word(1) == "VIEW" and self.take("MATERIALIZED") else ""
-        if self.word().lower() in KINDS and self.at + 1 < len(self.tokens) and self.word(1) != "RESTART":
+        left = len(self.tokens) - self.at
+        if self.word().lower() in KINDS and left > 1 and (left > 2 or self.word(1) not in ("RESTART", "FULL")):
             kind = self.word().lower()
             self.at += 1
         position = self.position()
         name = self.name()
         restart = self.take("RESTART")
+        full = not restart and self.take("FULL")
+        for word in ("SYNC", "ASYNC"):
+            if self.word() == word:
+                hint = "leave it out: the statement ends when the view is refreshed"
+                raise NotYetSupported(f"REFRESH … {word}", position=self.position(), hint=hint)
         self.end()
-        return Refresh(name, restart, position, kind)
+        return Refresh(name, restart, position, kind, full)
 
     def copy(self) -> Copy:
         self.at += 1
@@ -347,7 +361,7 @@ class StatementReader(Cursor):
         if kind == "FOREIGN" and self.take("TABLE"):
             return self.create_stream(foreign=True)
         if kind == "MATERIALIZED" and self.take("VIEW"):
-            return replace(self.create_view(), materialized=True)
+            return self.create_view(materialized=True)
         if kind in CREATES:
             return CREATES[kind](self)
         self.at -= 1
@@ -460,16 +474,31 @@ class StatementReader(Cursor):
             )
         return CreateTable(found.name, found.columns, (), exists, found.position, files)
 
-    def create_view(self) -> CreateView:
+    def create_view(self, *, materialized: bool = False) -> CreateView:
         exists = self.take("IF", "NOT", "EXISTS")
         position = self.position()
         name = self.name()
         names = tuple(column.name for column in self.names()) if self.word() == "(" else ()
-        retain, tables, keep_changes = view_options(with_options(self))
+        clauses = refresh_clauses(self) if materialized else Clauses()
+        options = with_options(self)
+        wanted = Wanted([one for one in options if one.name in OPTIONS] if materialized else (), clauses)
+        retain, tables, keep_changes = view_options([one for one in options if one not in wanted.options])
         if not self.take("AS") or not self.at_query():
             self.fail("AS and a query")
         query, text = self.rest_as_query(), self.written()
-        return CreateView(name, names, query, text, exists, position, retain, tables=tables, keep_changes=keep_changes)
+        return CreateView(
+            name,
+            names,
+            query,
+            text,
+            exists,
+            position,
+            retain,
+            materialized,
+            tables=tables,
+            refreshing=wanted,
+            keep_changes=keep_changes,
+        )
 
     def whole_number(self, what: str) -> int:
         """The next number, which may be negative: whoever takes it says what it may be."""

@@ -11,10 +11,13 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from headrace.base.lacking import lacking
-from headrace.catalog import Catalog, Relation, Stream, Table, check_names, in_use
+from headrace.catalog import Catalog, Relation, Stream, Table, View, check_names, in_use
+from headrace.catalog.refreshing import Refreshing
 from headrace.catalog.relation import to_json
 from headrace.errors import CatalogError, DataError, NotYetSupported, Position, SqlError
+from headrace.keep.deferral import Deferral
 from headrace.keep.keeper import Keeper
+from headrace.keep.standing import Standings, StoodAt
 from headrace.runtime import Runtime
 from headrace.sql import alter as a
 from headrace.statement.define import Definer, News
@@ -23,6 +26,7 @@ from headrace.store import Transaction
 from headrace.table import changing, constraints, history
 from headrace.table import rows as tables
 from headrace.types import Field
+from headrace.view.materialized import require_policy
 
 _KINDS: dict[type[Any], tuple[type[Relation], ...]] = {
     a.RenameTo: (Relation,),
@@ -33,6 +37,7 @@ _KINDS: dict[type[Any], tuple[type[Relation], ...]] = {
     a.AddCheck: (Table,),
     a.DropCheck: (Table,),
     a.SetKeepChanges: (Table,),
+    a.SetRefreshing: (View,),
 }
 """What each action can be done to."""
 
@@ -40,8 +45,9 @@ _KINDS: dict[type[Any], tuple[type[Relation], ...]] = {
 class Alterer:
     """Alters relations. Hold ``tables_lock``."""
 
-    def __init__(self, runtime: Runtime, keeper: Keeper, definer: Definer) -> None:
+    def __init__(self, runtime: Runtime, keeper: Keeper, definer: Definer, deferral: Deferral) -> None:
         self._runtime = runtime
+        self._deferral = deferral
         self._keeper = keeper
         self._definer = definer
 
@@ -65,6 +71,8 @@ class Alterer:
                 return self._rename_column(relation, action)
             case a.SetDefault():
                 return self._set_default(relation, action)
+            case a.SetRefreshing():
+                return self._set_refreshing(relation, action, at)
         assert isinstance(relation, Table)
         match action:
             case a.DropColumns():
@@ -76,7 +84,7 @@ class Alterer:
             case a.SetKeepChanges():
                 if action.microseconds is not None:
                     history.check_columns(relation.columns, relation.name, statement.action_position)
-                self._commit(relation, history.kept_for(self._runtime.store, relation, action.microseconds))
+                self._commit(relation, replace(relation, keep_changes=action.microseconds))
         return f"table {relation.name} altered"
 
     def _refuse(self, statement: a.Alter, relation: Relation) -> NoReturn:
@@ -228,6 +236,41 @@ class Alterer:
             )
         self._commit(table, replace(table, checks=left))
         return f"table {table.name} has no constraint {action.name} any more"
+
+    def _set_refreshing(self, view: Relation, action: a.SetRefreshing, at: Position) -> str:
+        if not isinstance(view, View) or not view.materialized:
+            raise CatalogError(
+                "WRONG_COMMAND_FOR_OBJECT_TYPE",
+                f"{view.name} is no materialized view",
+                position=at,
+                hint="it has nothing to be refreshed from",
+            )
+        before = view.refreshing
+        for name, position in action.unset:
+            if name not in ("batch_rows", "period", "staleness", "on_error"):
+                raise SqlError(
+                    "VIEW_OPTION_UNKNOWN",
+                    f"a materialized view has no option {name} to unset",
+                    position=position,
+                    hint="UNSET takes batch_rows, period, staleness and on_error",
+                )
+            before = replace(before, **{name: getattr(Refreshing(), name)})
+        refreshing = action.wanted.over(before, is_new=False)
+        kept = self._keeper.get(view.name)
+        new = replace(view, refreshing=refreshing)
+        require_policy(self._runtime, new, kept.layers, at)
+        moves = refreshing.strategy != view.refreshing.strategy
+        if moves:  # the states are those of now from here on: tables stand still
+            self._deferral.refresh(view.name, "ALTER", steady=True)
+        standing: Standings = kept.standing
+
+        def work(tx: Transaction) -> None:
+            if moves:
+                standing.put(tx, StoodAt(tx.epoch, tx.moment))
+
+        self._commit(view, new, work)
+        self._deferral.stir()
+        return f"materialized view {view.name} has {refreshing} now"
 
     # Parts
 

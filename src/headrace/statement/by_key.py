@@ -22,7 +22,9 @@ from headrace.input.given import foreign
 from headrace.input.rows import to_arrow
 from headrace.keep.answers import Others
 from headrace.keep.by_key import KEYS, ByKey, joined_with_keys, numbered
+from headrace.keep.deferral import Deferral, level
 from headrace.keep.keeper import Keeper
+from headrace.keep.kept import Kept
 from headrace.keep.shortcuts import glanced
 from headrace.plan.exprs import TRUE, Call, Column, Expr, Literal, all_of
 from headrace.plan.nodes import Filter, Leaf, Node, Sort, SortKey
@@ -52,10 +54,11 @@ def listed(keys: Iterable[Any]) -> list[Any]:
 class KeyReader:
     """Reads rows by key."""
 
-    def __init__(self, runtime: Runtime, keeper: Keeper, reader: QueryReader) -> None:
+    def __init__(self, runtime: Runtime, keeper: Keeper, reader: QueryReader, deferral: Deferral) -> None:
         self._runtime = runtime
         self._keeper = keeper
         self._reader = reader
+        self._deferral = deferral
         self._known: dict[str, _Keyed] = {}
 
     def get(self, name: str, key: Any, version: int | None) -> Row | None:
@@ -94,8 +97,8 @@ class KeyReader:
 
         return self._reader.stored(KnownQuery(plan))
 
-    def _found_at(self, name: str, given: Sequence[Any], version: int) -> pa.Table:
-        """The same of a version."""
+    def _found_at(self, name: str, given: Sequence[Any], version: int | None) -> pa.Table:
+        """The same of a version, or by a query."""
 
         def plan() -> Node:
             keyed = self._keyed(name)
@@ -106,14 +109,23 @@ class KeyReader:
 
     def _found(self, name: str, given: Sequence[Any]) -> pa.Table:
         """The rows of keys as of one snapshot, each with the number of its key first."""
-        for attempt in itertools.count():
-            keyed = self._keyed(name)
-            keys = keyed.keys(given, self._runtime.settings.time_zone)
-            with self._runtime.store.read() as snapshot:
-                if self._runtime.writer_version == keyed.version:
-                    with suppress(query.Again):
-                        return keyed.rows(snapshot, keys, patient=attempt >= HASTY_ATTEMPTS)
-            time.sleep(0.001)
+        with self._deferral.reading() as catch_up:
+            for attempt in itertools.count():
+                keyed = self._keyed(name)
+                keys = keyed.keys(given, self._runtime.settings.time_zone)
+                behind: Sequence[Kept] = ()
+                with self._runtime.store.read() as snapshot:
+                    if self._runtime.writer_version == keyed.version:
+                        if snapshot.is_draft and keyed.kept is not None and keyed.kept.kept.lags(snapshot):
+                            return self._found_at(name, given, None)  # in a batch it is computed from its tables
+                        behind = keyed.behind(snapshot)
+                        with suppress(query.Again):
+                            if not behind:
+                                return keyed.rows(snapshot, keys, patient=attempt >= HASTY_ATTEMPTS)
+                if behind:
+                    catch_up(behind)
+                else:
+                    time.sleep(0.001)
         raise AssertionError("never ends without an answer")
 
     def _keyed(self, name: str) -> _Keyed:
@@ -258,6 +270,10 @@ class _Keyed:
             f"the key of {self._name} is ({', '.join(names)}), {what}",
             hint=f"give a tuple of {', '.join(names)}, or {{{mapping}}}" if len(names) > 1 else "give its value",
         )
+
+    def behind(self, snapshot: Snapshot) -> Sequence[Kept]:
+        """What is to be caught up first."""
+        return level(snapshot, self._others.values(), alone=True).behind if self.kept is not None else ()
 
     def rows(self, snapshot: Snapshot, keys: pa.Table, *, patient: bool) -> pa.Table:
         """The rows of keys as of a snapshot, each with the number of its key first."""

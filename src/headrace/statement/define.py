@@ -13,7 +13,19 @@ import pyarrow as pa
 from headrace.base.interrupts import committed
 from headrace.base.parquet_files import write_parquet
 from headrace.base.wording import counted
-from headrace.catalog import KINDS, Catalog, FileSource, Relation, Stream, Table, check_names, in_use, numbered, to_json
+from headrace.catalog import (
+    KINDS,
+    Catalog,
+    FileSource,
+    Relation,
+    Stream,
+    Table,
+    View,
+    check_names,
+    in_use,
+    numbered,
+    to_json,
+)
 from headrace.errors import CatalogError, NotYetSupported, Position, SqlError
 from headrace.keep.family import Family, family_of
 from headrace.keep.keeper import Keeper
@@ -365,9 +377,14 @@ class Definer:
         forgotten. The writer does it before it answers: no interrupt of the caller comes between what is stored and
         what this process knows."""
         before = self._runtime.writer_version
+        fitted = self._fitted(catalog)
+        catalog = catalog.with_relation(*(new for _, new in fitted)) if fitted else catalog
 
         def on_writer(tx: Transaction) -> News:
             news = work(tx)
+            for old, new in fitted:
+                tx.redefine(new.name, to_json(new))
+                history.alter(tx, old, new, label)
             self._runtime.writer_version = catalog.version
             return news
 
@@ -386,6 +403,19 @@ class Definer:
         except BaseException:
             self._runtime.writer_version = before
             raise
+
+    def _fitted(self, catalog: Catalog) -> list[tuple[Table, Table]]:
+        """The tables of a catalog that are to have a history from its commit on, or none any more."""
+        found = []
+        for table in catalog.of_kind(Table):
+            readers = catalog.all_dependents(table.name)
+            followed = any(isinstance(r, View) and r.materialized and r.refreshing.follows_log for r in readers)
+            new = history.fitted(self._runtime.store, table, followed)
+            if new is not table:
+                if table.keep_changes is None and followed:
+                    history.check_columns(table.columns, table.name, None)
+                found.append((table, new))
+        return found
 
 
 def _check_kept(table: Table, position: Position) -> None:

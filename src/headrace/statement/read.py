@@ -20,6 +20,7 @@ from headrace.catalog import Catalog, Table
 from headrace.errors import CatalogError, HeadraceError, NotYetSupported
 from headrace.inside.relations import Inside
 from headrace.keep.answers import Others
+from headrace.keep.deferral import Deferral, Level, level
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
 from headrace.keep.lookup import Lookup
@@ -66,6 +67,15 @@ class _Planned:
     def parts(self) -> tuple[query.Prepared, ...]:
         return (self.whole, *(d.child for d in self.drawings))
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it reads nothing but what is kept."""
+        return all(isinstance(scan.ref, KeptRef) for part in self.parts for scan in part.scans)
+
+    def level(self, snapshot: Snapshot) -> Level:
+        """Whether what it reads is of one epoch."""
+        return level(snapshot, self.kept.values(), alone=self.is_alone)
+
     def fields(self, scan: Leaf) -> set[str]:
         """What all of the query reads of a leaf."""
         return {f for part in self.parts for s in part.scans if s.ref == scan.ref for f in s.fields}
@@ -102,8 +112,10 @@ class QueryReader:
         keeper: Keeper,
         inside: Inside,
         in_use: Callable[[], AbstractContextManager[None]],
+        deferral: Deferral,
     ) -> None:
         self._runtime = runtime
+        self._deferral = deferral
         self._in_use = in_use
         self._running: set[AdHocQuery] = set()
         """Queries over streams whose windows have not ended."""
@@ -208,10 +220,16 @@ class QueryReader:
             kept = self._kept_of((part, *(d.child for d in drawings)))
             each.append(_Planned(self._catalog.version, part, kept, None, drawings=drawings))
         refresh(self._runtime, [table for planned in each for table in self._file_tables(planned)])
-        for attempt in itertools.count():
-            with self._runtime.store.read() as snapshot, suppress(query.Again):
-                patient = attempt >= HASTY_ATTEMPTS
-                return [self._run_over(snapshot, planned, patient=patient, over=over) for planned in each]
+        with self._deferral.reading() as catch_up:
+            for attempt in itertools.count():
+                behind: list[Kept] = []
+                with self._runtime.store.read() as snapshot, suppress(query.Again):
+                    behind = [one for planned in each for one in planned.level(snapshot).behind]
+                    if not behind:
+                        patient = attempt >= HASTY_ATTEMPTS
+                        return [self._run_over(snapshot, planned, patient=patient, over=over) for planned in each]
+                if behind:
+                    catch_up(behind)
         raise AssertionError("never ends without an answer")
 
     def _ended(self, kept: WindowQuery) -> pa.Table:
@@ -247,21 +265,30 @@ class QueryReader:
         Another thread may change definitions at any time. The writer's version moves before such a
         change is committed, so a snapshot taken before it moved has the catalog we planned under.
         """
-        for attempt in itertools.count():
-            planned = self._planned_now(kept)
-            version = planned.version
-            refresh(self._runtime, self._file_tables(planned))
-            with query.reading(self._runtime, planned.parts) as snapshot:
-                if self._runtime.writer_version == version:
-                    try:
-                        hasty = attempt < HASTY_ATTEMPTS
-                        return snapshot.epoch, self._run_over(snapshot, planned, patient=not hasty)
-                    except query.Again:
-                        continue
-                    except HeadraceError:
-                        if self._runtime.writer_version == version:
-                            raise
-            time.sleep(0.001)
+        with self._deferral.reading() as catch_up:
+            for attempt in itertools.count():
+                planned = self._planned_now(kept)
+                version = planned.version
+                refresh(self._runtime, self._file_tables(planned))
+                behind: Sequence[Kept] = ()
+                with query.reading(self._runtime, planned.parts) as snapshot:
+                    if self._runtime.writer_version == version:
+                        try:
+                            stands = planned.level(snapshot)
+                            behind = stands.behind
+                            if not behind:
+                                hasty = attempt < HASTY_ATTEMPTS
+                                rows = self._run_over(snapshot, planned, patient=not hasty)
+                                return snapshot.epoch if stands.epoch is None else stands.epoch, rows
+                        except query.Again:
+                            continue
+                        except HeadraceError:
+                            if self._runtime.writer_version == version:
+                                raise
+                if behind:
+                    catch_up(behind)
+                else:
+                    time.sleep(0.001)
         raise AssertionError("never ends without an answer")
 
     def _planned_now(self, kept: KnownQuery) -> _Planned:
@@ -320,8 +347,9 @@ class QueryReader:
         over: Kept | None = None,
     ) -> pa.Table:
         """Run a query in a snapshot; leaves that are states are those of what it is ``over``."""
-        if planned.by_state is not None:
-            read = ReadOfState(self._runtime, self._answers, snapshot, planned.by_state, planned.kept, patient)
+        by_state = planned.by_state
+        if by_state is not None and not (snapshot.is_draft and by_state.kept.lags(snapshot)):
+            read = ReadOfState(self._runtime, self._answers, snapshot, by_state, planned.kept, patient)
             for shortcut in BY_STATE:
                 if (rows := shortcut(read)) is not None:
                     return rows

@@ -63,12 +63,12 @@ def _vacuumed(runtime: Runtime, table: Table, statement: Vacuum) -> Said:
         return _counts(LetGo()), f"{table.name} keeps no changes: there is nothing to let go of"
     if statement.dry_run:
         with runtime.store.read() as snapshot:
-            gone = history.would_let_go(snapshot, table, microseconds() - kept)
+            gone = history.would_let_go(snapshot, table, microseconds() - kept, runtime.needed_from(table))
         listed = gone.select(["version", "moment", "label"]).rename_columns(["version", "time", "statement"])
         return listed, ""
 
     def work(tx: Transaction) -> LetGo:
-        done = history.let_go(tx, table, tx.moment - kept)
+        done = history.let_go(tx, table, tx.moment - kept, runtime.needed_from(table))
         if not done.versions:
             tx.unchanged()
         return done

@@ -214,6 +214,13 @@ class Ledger:
         at = bisect_right(history, epoch)
         return history[at - 1] if at else 0
 
+    def next_change(self, relation: str, epoch: int) -> int:
+        """The first epoch after ``epoch`` that altered the relation's content, which one did; the next one if that is
+        not remembered."""
+        history = self._changes.get(relation, [])
+        at = bisect_right(history, epoch)
+        return history[at] if 0 < at < len(history) else epoch + 1
+
     def announce(self, epoch: int, changed: Iterable[str]) -> None:
         """Note what the epoch about to be committed alters."""
         for relation in changed:

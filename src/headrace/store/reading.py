@@ -128,6 +128,13 @@ class Reading:
         """The epoch that last altered the relation's content (compaction does not); 0 if none did."""
         return self._ledger.last_change(key_of(relation), self.epoch)
 
+    def next_change(self, relation: Stored, epoch: int) -> int | None:
+        """The first epoch after another that altered the relation's content, or an earlier one if that is not known any
+        more; None if none did."""
+        if self.last_change(relation) <= epoch:
+            return None
+        return self._ledger.next_change(key_of(relation), epoch)
+
     def rewritten(self, relation: Stored) -> int:
         """The epoch that last stamped all of the relation's rows anew (compaction does); 0 if none did."""
         return self._ledger.last_change(rewrite_of(key_of(relation)), self.epoch)

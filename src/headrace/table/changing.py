@@ -19,7 +19,7 @@ from headrace.engine.work import chunked
 from headrace.errors import NotYetSupported
 from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction, writing
-from headrace.table import constraints, keys, rewriting
+from headrace.table import constraints, history, keys, rewriting
 from headrace.table import rows as tables
 from headrace.table.history import Recording
 from headrace.table.net import cancelled, names_of, summed, times
@@ -165,7 +165,7 @@ def _joined(parts: Sequence[pa.Table]) -> pa.Table:
 def needed(runtime: Runtime, table: Table) -> list[str]:
     """The columns of rows that go whose values somebody needs: whoever follows the table, or else its index. Hold
     ``tables_lock``."""
-    followed = runtime.is_followed(table) or table.keep_changes is not None
+    followed = runtime.is_followed(table) or history.is_kept(table)
     return [f.name for f in table.columns if followed or f.name in table.primary_key]
 
 
@@ -215,7 +215,7 @@ def commit(runtime: Runtime, table: Table, change: TableChange, label: str, besi
             melted = rewriting.melt(runtime, table, change.places)
         finally:
             change = written.result() if written is not None else change
-        if table.keep_changes is not None and not change.is_empty:
+        if history.is_kept(table) and not change.is_empty:
             recording = Recording(runtime, table, label)
             _record(runtime, table, change, recording)
 

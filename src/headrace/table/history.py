@@ -7,11 +7,14 @@ history: all that came and went after a version, taken off what is there now, le
 
 A third relation lists the versions with their times. Its first is the oldest that can be read; of its own change
 nothing is kept. Others are let go, at a later commit, once they have not been the table for long enough.
+
+A materialized view that takes changes in later reads them from there (:func:`net`). So a table has a history too while
+such a view follows it, and nothing is let go that one still has to take in; people see of it what they asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -63,6 +66,11 @@ def check_columns(columns: Schema, table: str, position: Position | None) -> Non
             )
 
 
+def is_kept(table: Table) -> bool:
+    """Whether a table has a history, for people or for those who follow it."""
+    return VERSIONS in table.owns
+
+
 def of(relation: Relation | None) -> Table | None:
     """The relation as the table whose history is kept, if that is: a view's answer has one like a table's rows."""
     if relation is None or relation.keep_changes is None or isinstance(relation, Table):
@@ -77,7 +85,7 @@ def of(relation: Relation | None) -> Table | None:
 
 
 def owned(store: Store, relation: Relation) -> dict[str, int]:
-    """References to what the store is to hold of a table's history, if it is kept."""
+    """References to what the store is to hold of a relation's history, if people asked for it."""
     if relation.keep_changes is None:
         return {}
     return {role: store.new_number() for role in (CAME, WENT, VERSIONS)}
@@ -85,7 +93,7 @@ def owned(store: Store, relation: Relation) -> dict[str, int]:
 
 def begin(tx: Transaction, table: Table, label: str) -> None:
     """Make room for the history of a table that owns one. Its first version is this epoch, when that is over."""
-    if table.keep_changes is not None:
+    if is_kept(table):
         schema = tables.stored_schema(table).append(pa.field(VERSION, pa.int64()))
         tx.create_relation(table.owns[CAME], schema)
         tx.create_relation(table.owns[WENT], schema)
@@ -93,20 +101,21 @@ def begin(tx: Transaction, table: Table, label: str) -> None:
         _note(tx, table, label, 0, 0)
 
 
-def kept_for(store: Store, table: Table, microseconds: int | None) -> Table:
-    """The table with its changes kept for so long, or not any more."""
-    new = replace(table, keep_changes=microseconds)
-    if (microseconds is None) == (table.keep_changes is None):
-        return new
-    owns = {role: ref for role, ref in table.owns.items() if role not in (CAME, WENT, VERSIONS)}
-    return replace(new, owns={**owns, **owned(store, new)})
+def fitted(store: Store, table: Table, followed: bool) -> Table:
+    """The table with a history if there is to be one: if people asked for it, or somebody reads its changes there."""
+    wanted = followed or table.keep_changes is not None
+    if wanted == is_kept(table) or table.files is not None:
+        return table
+    if wanted:
+        return replace(table, owns={**table.owns, **{role: store.new_number() for role in (CAME, WENT, VERSIONS)}})
+    return replace(table, owns={role: ref for role, ref in table.owns.items() if role not in (CAME, WENT, VERSIONS)})
 
 
 def alter(tx: Transaction, old: Table, new: Table, label: str) -> None:
     """Have what is kept fit what the table is now, in the commit that makes it so."""
-    if old.keep_changes is None:
+    if not is_kept(old):
         begin(tx, new, label)
-    elif new.keep_changes is None:
+    elif not is_kept(new):
         for role in (CAME, WENT, VERSIONS):
             tx.drop_relation(old.owns[role])
     elif tables.stored_schema(old) != tables.stored_schema(new):
@@ -133,7 +142,7 @@ def note(tx: Transaction, table: Table, changed: pa.Table) -> None:
         counts.append(found.num_rows)
     _note(tx, table, tx.label, *counts)
     assert table.keep_changes is not None
-    let_go(tx, table, tx.moment - table.keep_changes)
+    let_go(tx, table, tx.moment - table.keep_changes, None)
 
 
 def _note(tx: Transaction, table: Table, label: str, inserted: int, deleted: int) -> None:
@@ -210,6 +219,7 @@ class Recording:
         self._label = label
         self.came = _Half(runtime, table, CAME)
         self.went = _Half(runtime, table, WENT)
+        self._needed = runtime.needed_from(table)
 
     def take_all(self) -> None:
         """All rows of the table go."""
@@ -227,8 +237,8 @@ class Recording:
         self.came.add(tx)
         self.went.add(tx)
         _note(tx, self._table, self._label, self.came.count, self.went.count)
-        assert self._table.keep_changes is not None
-        let_go(tx, self._table, tx.moment - self._table.keep_changes)
+        if self._table.keep_changes is not None:
+            let_go(tx, self._table, tx.moment - self._table.keep_changes, self._needed)
 
     def let_go(self) -> None:
         """It is not committed: remove what was written for it."""
@@ -246,9 +256,10 @@ class LetGo:
     """That no relation names any more."""
 
 
-def let_go(tx: Transaction, table: Table, horizon: int) -> LetGo:
-    """Let go of the versions that were over before a moment: what the table was at that moment can still be read."""
-    gone = _past(tx, table, horizon)
+def let_go(tx: Transaction, table: Table, horizon: int, needed: int | None) -> LetGo:
+    """Let go of the versions that were over before a moment: what the table was at that moment can still be read, and
+    so can what it was in the epoch that is ``needed``, if one is."""
+    gone = _past(tx, table, horizon, needed)
     if len(gone) < 2:
         return LetGo()
     before, rows = len(tx.doomed), 0
@@ -262,19 +273,26 @@ def let_go(tx: Transaction, table: Table, horizon: int) -> LetGo:
     return LetGo(len(gone) - 1, rows, len(tx.doomed) - before)
 
 
-def would_let_go(read: Snapshot, table: Table, horizon: int) -> pa.Table:
+def taken_in(tx: Transaction, table: Table, needed: int | None) -> None:
+    """Those who follow a table have taken more of its changes in: let go of what is kept for nobody else."""
+    if is_kept(table):
+        let_go(tx, table, tx.moment - (table.keep_changes or 0), needed)
+
+
+def would_let_go(read: Snapshot, table: Table, horizon: int, needed: int | None) -> pa.Table:
     """The versions that :func:`let_go` would take, as it lists them."""
-    gone = _past(read, table, horizon)
+    gone = _past(read, table, horizon, needed)
     found = versions(read, table)
     return found.slice(0, max(0, len(gone) - 1))
 
 
-def _past(read: Snapshot | Transaction, table: Table, horizon: int) -> pa.ChunkedArray:
-    """The versions up to the one that stood at a moment."""
+def _past(read: Snapshot | Transaction, table: Table, horizon: int, needed: int | None) -> pa.ChunkedArray:
+    """The versions up to the one that stood at a moment, or in an epoch if that was before."""
     listed = read.table(table.owns[VERSIONS])
     after = f"SELECT min(version) FROM {listed} WHERE moment > {horizon}"
+    last = f"AND version <= {needed} " if needed is not None else ""
     return read.query(
-        f"SELECT version FROM {listed} WHERE version < coalesce(({after}), {(1 << 63) - 1}) ORDER BY version"
+        f"SELECT version FROM {listed} WHERE version < coalesce(({after}), {(1 << 63) - 1}) {last}ORDER BY version"
     ).column("version")
 
 
@@ -434,6 +452,22 @@ def _net_of_epochs(columns: Schema, rows: str) -> str:
     weighed = summed(told, f"(SELECT *, {WEIGHT} AS __weight FROM {rows})")
     halves = [f"SELECT *, {sign}::INTEGER AS {WEIGHT} FROM {times(told, weighed, sign)}" for sign in (1, -1)]
     return f"({' UNION ALL '.join(halves)})"
+
+
+def net(read: Snapshot, table: Table, since: int, fields: Collection[str]) -> tuple[pa.Table, pa.Table]:
+    """What came to a table after an epoch, and what went, of these of its columns: rows that are equal cancel."""
+    columns = tuple(c for c in table.columns if c.name in fields)
+    log = changes(read, table, since, read.epoch, net=True)
+    weighed = summed(columns, f"(SELECT {names_of(columns)}, {WEIGHT} AS __weight FROM {log})")
+    came, went = (read.query(f"SELECT * FROM {times(columns, weighed, sign)}") for sign in (1, -1))
+    return conform(came, arrow_schema(columns)), conform(went, arrow_schema(columns))
+
+
+def changed_rows(read: Snapshot | Transaction, table: Table, since: int) -> int:
+    """How many rows came and went after an epoch."""
+    text = f"SELECT coalesce(sum(inserted + deleted), 0)::BIGINT AS n FROM {read.table(table.owns[VERSIONS])}"
+    found: int = read.query(f"{text} WHERE version > {since}").column("n")[0].as_py()
+    return found
 
 
 def source(read: Snapshot, table: Table, version: int, fields: Sequence[str], now: str | None = None) -> str:

@@ -6,13 +6,21 @@ from collections.abc import Collection, Sequence
 
 from headrace.base.wording import span_text
 from headrace.catalog import View
+from headrace.engine.places import Place
 from headrace.engine.plan_sql import why_not_native
 from headrace.keep.explaining import by_size, indented, place_said
 from headrace.keep.maintenance import LookedUp, compiled, tables_of
 from headrace.plan.layers import LayeredPlan
-from headrace.plan.nodes import Node, kept_in, tables_in
+from headrace.plan.nodes import Leaf, Node, kept_in, tables_in
 from headrace.plan.pipelines import SplitPlan, State
+from headrace.plan.refs import TableRef
+from headrace.plan.rounds import rounds
 from headrace.runtime import Runtime
+from headrace.table import keys as indexes
+from headrace.table.query import place_of
+
+SENT = 65_536
+"""Rows of a table that Spark rather sends everywhere, about: it goes by 10 MB."""
 
 
 def explained(
@@ -79,6 +87,26 @@ def _following(runtime: Runtime, plan: LayeredPlan) -> list[str]:
     lines.append("Once, at creation: the same states of all rows")
     for one in plan.inputs:
         lines += [f"  {', '.join(p.state for p in one.pipelines)} of", *(f"  {line}" for line in indented(one.rows))]
+    for first in plan.first_steps():
+        if place_of(runtime, first.rows).place is Place.SPARK:
+            lines += [f"  {first.state}, by {place_said(runtime, first.rows)}", *_rounds(runtime, first.rows)]
+    return lines
+
+
+def _rounds(runtime: Runtime, plan: Node) -> list[str]:
+    """How Spark distributes rows, as a rule: which side of a join is small it finds out when it runs."""
+    with runtime.store.read() as snapshot:
+
+        def is_small(leaf: Leaf) -> bool:
+            table = runtime.catalog.table_at(leaf.number) if isinstance(leaf.ref, TableRef) else None
+            return table is not None and indexes.about(runtime, snapshot, table) <= SENT
+
+        replicated, found = rounds(plan, is_small)
+    lines = [f"    sent everywhere: {', '.join(dict.fromkeys(replicated))}"] if replicated else []
+    for number, one in enumerate(found, 1):
+        lines.append(f"    round {number}, {one}")
+        if one.replicated:
+            lines.append(f"      sent everywhere: {', '.join(dict.fromkeys(one.replicated))}")
     return lines
 
 

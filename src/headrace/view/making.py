@@ -14,6 +14,7 @@ from sqlglot import exp
 from headrace.base.parquet_files import write_parquet
 from headrace.base.wording import counted
 from headrace.catalog import Catalog, Relation, View
+from headrace.catalog.refreshing import Refreshing
 from headrace.catalog.view import ARRIVAL, FROZEN
 from headrace.engine.analyzer import SparkAnalyzer
 from headrace.errors import NotYetSupported, SqlError, StoreError, ViewRefused
@@ -40,7 +41,7 @@ from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
-from headrace.view.materialized import MaterializedView, followed, unfolded
+from headrace.view.materialized import STANDING, MaterializedView, followed, require_policy, unfolded
 
 
 @family
@@ -66,6 +67,7 @@ class Views(Family):
         if not kept:
             tables = FROZEN
         keeps = statement.keep_changes
+        refreshing = statement.refreshing.over(Refreshing(), is_new=True)
         view = View(
             statement.name,
             schema,
@@ -75,15 +77,23 @@ class Views(Family):
             types,
             statement.materialized,
             tables,
+            refreshing,
             keep_changes=keeps,
         )
         if keeps is not None:
             history.check_columns(schema, view.name, statement.position)
+        if isinstance(plan, LayeredPlan):
+            require_policy(keeper.runtime, view, plan, statement.refreshing.position)
         return view, plan
 
     def holds(self, plan: Cut) -> Sequence[str]:
         statics = isinstance(plan, SplitPlan) and plan.statics
-        return [*(state.name for state in plan.states), *([STATICS] if statics else [])]
+        stands = isinstance(plan, LayeredPlan)
+        return [
+            *(state.name for state in plan.states),
+            *([STATICS] if statics else []),
+            *([STANDING] if stands else []),
+        ]
 
     def compiled(self, keeper: Keeper, relation: Relation, plan: Cut) -> ContinuousView:
         return self._compiled(keeper, relation, plan, {})
@@ -107,8 +117,8 @@ class Views(Family):
     def inherited(self, keeper: Keeper, old: Relation, plan: Cut) -> Mapping[str, int]:
         """The references of states that both compute."""
         before = keeper.of(old) if old.is_kept else None
-        if not isinstance(before, MaterializedView) or isinstance(plan, SplitPlan):
-            return {}
+        if not isinstance(before, MaterializedView) or isinstance(plan, SplitPlan) or before.may_stand_apart:
+            return {}  # or its states may be of an earlier epoch
         return {name: old.owns[same] for name, same in same_states(plan, before.layers).items()}
 
     def founding(self, keeper: Keeper, relation: Relation, plan: Cut) -> Founding | None:

@@ -1,32 +1,44 @@
-"""Materialized views: what is kept follows the changes of tables, in the commits that make them.
+"""Materialized views: what is kept follows the changes of tables.
 
 The view's plan is cut into layers of states (``plan/layers.py``). Each change of a table below it becomes changes of
-these, through the plan of the change and the shared indexes (``keep/maintenance.py``), before the commit; the rows are
-added in the commit. So every epoch shows the view as its query would be over that epoch's tables.
+these, through the plan of the change and the shared indexes (``keep/maintenance.py``). With strategy IN that is done
+before the commit that changes the table, and the rows are added in it, so every epoch shows the view as its query would
+be over that epoch's tables. Other strategies do it later, of the net of several commits (``keep/deferral.py``): their
+states are those of an epoch, and the view knows of which (``keep/standing.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 
-from headrace.catalog import Catalog, Relation, View
-from headrace.errors import NotYetSupported, Position
-from headrace.keep.answers import Answers
-from headrace.keep.maintenance import Maintenance
+from headrace.catalog import Catalog, Note, Relation, View
+from headrace.catalog.refreshing import FULL, INCREMENTAL, STRICT
+from headrace.errors import NotYetSupported, Position, SqlError
+from headrace.keep.answers import Answers, Evaluation
+from headrace.keep.kept import Renewal
+from headrace.keep.maintenance import Maintenance, Stored, reasons_of, tables_of
+from headrace.keep.standing import Standings
 from headrace.plan.layers import LayeredPlan, layered
 from headrace.plan.nodes import Draw, Node, leaves, streams_in, walk_plan
 from headrace.plan.refs import Ref, TableRef
 from headrace.runtime import Runtime
-from headrace.store import Transaction
+from headrace.store import Snapshot, Transaction
+from headrace.store.reading import Reading
 from headrace.table import history
+from headrace.table.net import weighted
 from headrace.view.continuous import ContinuousView
+
+STANDING = "standing"
+"""What a view owns beside its states: where it stands."""
 
 
 class MaterializedView(ContinuousView):
     """A plan over tables, kept in layers."""
+
+    standing: Standings
 
     def __init__(self, view: View, plan: LayeredPlan, runtime: Runtime, answers: Answers) -> None:
         super().__init__(view, plan.as_split(), {}, runtime.settings.time_zone)
@@ -34,16 +46,69 @@ class MaterializedView(ContinuousView):
         self.row_key = plan.key
         self.answer = self.by_name[plan.answer] if plan.answer is not None else None
         self.maintenance = Maintenance(runtime, answers, plan)
+        self.refreshing = view.refreshing
+        self.standing = Standings(view.owns[STANDING])
+        self._runtime = runtime
+        self._answers = answers
 
     def follows(self, source: Relation) -> bool:
         return source.number in self.maintenance.tables
 
-    def changed(self, changes: Mapping[int, pa.Table]) -> Mapping[int, pa.Table]:
+    @property
+    def tables_followed(self) -> Collection[int]:
+        return self.maintenance.tables.keys()
+
+    def lags(self, reading: Reading) -> bool:
+        if not self.refreshing.is_deferred:
+            return False
+        epoch = self.standing.of(reading).epoch
+        return any(reading.last_change(number) > epoch for number in self.maintenance.tables)
+
+    def changed(self, changes: Mapping[int, pa.Table], *, anew: bool = False) -> Renewal:
         given: dict[Ref, pa.Table] = {self.maintenance.tables[number]: rows for number, rows in changes.items()}
-        return self.maintenance.state_rows(self, given)
+        count = sum(rows.num_rows for rows in given.values())
+        if anew or self.refreshing.policy == FULL:
+            return Renewal(self.maintenance.first_rows(self, given), True, count)
+        return Renewal(self.maintenance.state_rows(self, given), False, count)
+
+    def renewed(self, snapshot: Snapshot, *, anew: bool = False) -> Renewal:
+        if anew or not self.refreshing.follows_log or self.refreshing.policy == FULL:
+            return Renewal(self.maintenance.rows_anew(snapshot, self), True)
+        changes = self._changes(snapshot, self.standing.of(snapshot).epoch)
+        count = sum(rows.num_rows for rows in changes.values())
+        states = Stored(self._answers, snapshot, self)
+        return Renewal(self.maintenance.run(snapshot, self, changes, states, lie="now"), False, count)
+
+    def _changes(self, snapshot: Snapshot, since: int) -> dict[Ref, pa.Table]:
+        """The net changes of its tables after an epoch; tables without any are left out."""
+        found: dict[Ref, pa.Table] = {}
+        for number, ref in self.maintenance.tables.items():
+            table = self._runtime.catalog.table_at(number)
+            if table is not None and snapshot.last_change(number) > since:
+                fields = self.maintenance.fields(ref) or {table.columns[0].name}
+                came, went = history.net(snapshot, table, since, fields)
+                if came.num_rows or went.num_rows:
+                    found[ref] = pa.concat_tables([weighted(came, 1), weighted(went, -1)])
+        return found
+
+    def evaluate(self, given: Evaluation) -> pa.Table:
+        if given.snapshot.is_draft and self.lags(given.snapshot):
+            return self.maintenance.answer_anew(given.snapshot, self)  # of an epoch that may come to nothing
+        return super().evaluate(given)
+
+    def notes(self, snapshot: Snapshot, rows: Callable[[], pa.Table]) -> list[Note]:
+        found = super().notes(snapshot, rows)
+        stands = self.standing.of(snapshot)
+        if self.refreshing.is_deferred:
+            behind = "tables have changed since" if self.lags(snapshot) else "as new as its tables"
+            found.append(("# as of epoch", str(stands.epoch), f"{history.time_text(stands.moment)}; {behind}"))
+        if stands.failed:
+            found.append(("# failed", f"at epoch {stands.failed}", f"{stands.condition}: {stands.error}"))
+        return found
 
     def found(self, tx: Transaction) -> None:
         super().found(tx)
+        self.standing.begin(tx)
         if (past := history.of(self.relation)) is not None:
             history.begin(tx, past, tx.label)
 
@@ -88,3 +153,34 @@ def followed(plan: Node, catalog: Catalog, position: Position, *, answer: bool =
     if any(isinstance(node, Draw) for node in walk_plan(plan)):
         raise NotYetSupported("TABLESAMPLE in a materialized view", position=position, hint="draw where it is queried")
     return layered(plan, answer=answer)
+
+
+def require_policy(runtime: Runtime, view: View, plan: LayeredPlan, position: Position | None) -> None:
+    """An error unless the view can be refreshed so: it says what is not incremental if that is asked for; tables may
+    grow."""
+    refreshing = view.refreshing
+    if view.keep_changes is not None and (refreshing.is_deferred or refreshing.policy == FULL):
+        raise SqlError(
+            "VIEW_OPTIONS_CONFLICT",
+            f"{view.name} has keep_changes, and would have {refreshing}: what it was is known of a view that "
+            "takes each change in at once",
+            position=position,
+            hint="leave keep_changes out, or keep strategy IN",
+        )
+    if refreshing.policy not in (INCREMENTAL, STRICT):
+        return
+    with runtime.store.read() as snapshot:
+        reasons = reasons_of(runtime, snapshot, plan, whatever_size=True)
+    tables = {ref.name for ref in tables_of(plan)}
+    if not reasons or (refreshing.policy == INCREMENTAL and not tables <= reasons.keys()):
+        return
+    listed = "; ".join(
+        f"{f'each change of {of}' if of else 'each query'}: {', '.join(map(str, found))}"
+        for of, found in reasons.items()
+    )
+    raise SqlError(
+        "MATERIALIZED_VIEW_NOT_INCREMENTAL",
+        f"{view.name} cannot have REFRESH POLICY {refreshing.policy}. {listed}",
+        position=position,
+        hint="EXPLAIN CREATE MATERIALIZED VIEW shows its steps; REFRESH POLICY AUTO takes any query",
+    )
