@@ -110,3 +110,20 @@ def test_what_a_sum_of_38_digits_refuses_it_names(spark: object) -> None:
         db.sql("DROP VIEW sums")
         db.sql("DELETE FROM w")
         assert db.sql("SELECT count(*) FROM w").rows() == [(0,)]
+
+
+@pytest.mark.spark
+def test_what_a_query_in_sparks_own_syntax_reads_is_known(spark: object) -> None:
+    """Headrace does not read such a text itself, and yet nothing it names is dropped beneath it."""
+    counting = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT t.id, r.n FROM t, r"
+    with headrace.connect(None, spark=spark) as db:
+        db.sql("CREATE TABLE t (id INT)")
+        for kind in ("VIEW", "MATERIALIZED VIEW"):
+            db.sql(f"CREATE {kind} counted AS {counting}")
+            with pytest.raises(HeadraceError, match="counted"):
+                db.sql("DROP TABLE t")
+            db.sql("ALTER TABLE t RENAME TO u")
+            db.sql("INSERT INTO u VALUES (1)")
+            assert db.sql("SELECT count(*) AS n FROM counted").rows()[0][0] >= 3
+            db.sql("ALTER TABLE u RENAME TO t")
+            db.sql(f"DROP {kind} counted")

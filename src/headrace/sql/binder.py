@@ -47,14 +47,14 @@ from headrace.sql.ordering import limit_of, means_all, ordinal, sort_key
 from headrace.sql.sampling import drawn_from, is_reservoir
 from headrace.sql.scope import Scope, Source
 from headrace.sql.source import span_of, text_of
-from headrace.sql.spark_blocks import QueryAnalyzer, opaque_block, spark_block
+from headrace.sql.spark_blocks import QueryAnalyzer, named_input, opaque_block, spark_block
 from headrace.sql.statements import CreateView as CreateViewStatement
 from headrace.sql.statements import parse
 from headrace.sql.store_assignment import stored, targets_of, with_defaults
 from headrace.sql.subqueries import Around
 from headrace.sql.system import System, is_system, name_of, system_scan
 from headrace.sql.versions import version_scan
-from headrace.types import BOOLEAN, STRING, VOID, quote
+from headrace.types import BOOLEAN, STRING, VOID, Field, quote
 
 Ctes = Mapping[str, Node]
 
@@ -461,11 +461,18 @@ class Binder:
         assert span is not None
         text = span.text[span.start : span.end]
         words = {t.text.lower() for t in tokens(text) if t.kind in (Kind.WORD, Kind.NAME)}
-        inputs: dict[str, Node] = {name: node for name, node in ctes.items() if name in words}
-        for name, relation in self.catalog.relations.items():
-            if name in words and name not in inputs:
-                inputs[name] = self._named(relation)
-        return opaque_block(text, tree.reason, self.analyzer, inputs)
+        known = {name: tuple(Field(c.name, c.type) for c in named_input(node).output) for name, node in ctes.items()}
+        relations = {name: relation for name, relation in self.catalog.relations.items() if name not in ctes}
+        known |= {name: relation.columns for name, relation in relations.items()}
+        block = opaque_block(
+            text,
+            tree.reason,
+            self.analyzer,
+            {name: columns for name, columns in known.items() if name in words},
+            lambda name: ctes[name] if name in ctes else self._named(relations[name]),
+        )
+        tree.read = tuple(name for name in block.names if name not in ctes)
+        return block
 
     def _bind_alone(self, tree: exp.Expr, ctes: Ctes) -> Node | None:
         """The subquery's plan if it stands alone (not correlated) inside the algebra."""

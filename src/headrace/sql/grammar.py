@@ -53,6 +53,15 @@ class Opaque(exp.Expression, exp.Query):
         return str(self.meta["reason"])
 
     @property
+    def read(self) -> tuple[str, ...]:
+        """The relations that its text names, in lower case: known once it is bound, by Spark."""
+        return tuple(self.meta.get("read", ()))
+
+    @read.setter
+    def read(self, names: tuple[str, ...]) -> None:
+        self.meta["read"] = names
+
+    @property
     def named_selects(self) -> list[str]:
         return []
 

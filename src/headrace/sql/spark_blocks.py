@@ -104,21 +104,26 @@ def spark_block(
     assert whole is not None
     text = cut(whole, cuts)
     names = tuple(inputs)
-    nodes = tuple(_named_input(n) for n in inputs.values())
+    nodes = tuple(named_input(n) for n in inputs.values())
     schemas = {n: tuple(Field(c.name, c.type) for c in node.output) for n, node in zip(names, nodes, strict=True)}
     schema = analyzer.query_schema(text, schemas)
     columns = tuple(Column.fresh(f.name, f.type) for f in schema)
     return SparkSql(text, names, nodes, columns, reason)
 
 
-def opaque_block(text: str, reason: str, analyzer: QueryAnalyzer, candidates: Mapping[str, Node]) -> SparkSql:
-    """A query whose syntax only Spark knows, as it was written, over those of the candidates that it reads."""
-    known = {name: _named_input(node) for name, node in candidates.items()}
-    schemas = {n: tuple(Field(c.name, c.type) for c in node.output) for n, node in known.items()}
-    read = analyzer.relations_read(text, schemas)
-    schema = analyzer.query_schema(text, {name: schemas[name] for name in read})
+def opaque_block(
+    text: str, reason: str, analyzer: QueryAnalyzer, candidates: Mapping[str, Schema], bound: Callable[[str], Node]
+) -> SparkSql:
+    """A query whose syntax only Spark knows, as it was written, over those of the candidates that it reads.
+
+    Only these are bound: a view whose name is some column's here need not be one that this may read.
+    """
+    read = analyzer.relations_read(text, candidates)
+    nodes = tuple(named_input(bound(name)) for name in read)
+    schemas = {n: tuple(Field(c.name, c.type) for c in node.output) for n, node in zip(read, nodes, strict=True)}
+    schema = analyzer.query_schema(text, schemas)
     columns = tuple(Column.fresh(f.name, f.type) for f in schema)
-    return SparkSql(text, tuple(read), tuple(known[name] for name in read), columns, reason)
+    return SparkSql(text, tuple(read), nodes, columns, reason)
 
 
 def _stands_alone(table: exp.Table) -> bool:
@@ -140,6 +145,6 @@ def _repeats_name(node: Node) -> bool:
     return len({c.name.lower() for c in node.output}) < len(node.output)
 
 
-def _named_input(node: Node) -> Node:
+def named_input(node: Node) -> Node:
     """An input with distinct column names, as a relation Spark can be handed."""
     return renaming(node, [f"_{i}" for i in range(len(node.output))]) if _repeats_name(node) else node

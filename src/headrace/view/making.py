@@ -32,6 +32,7 @@ from headrace.plan.shared import same_states
 from headrace.plan.split import split
 from headrace.runtime import Runtime
 from headrace.sql.binder import Binder
+from headrace.sql.grammar import Opaque
 from headrace.sql.nondeterminism import refuse_nondeterministic
 from headrace.sql.spark_blocks import QueryAnalyzer
 from headrace.sql.statements import CreateView, parse
@@ -62,6 +63,7 @@ class Views(Family):
         if plan is not None:
             refuse_nondeterministic(statement.query)
             _refuse_nondeterministic_below(statement, reads, catalog)
+        reads = reads_of(statement, catalog)
         types = dict(analyzer.answers)
         kept = plan is not None
         if not kept:
@@ -381,9 +383,11 @@ def _refuse_nondeterministic_below(statement: CreateView, reads: Sequence[str], 
 
 
 def reads_of(statement: CreateView, catalog: Catalog) -> tuple[str, ...]:
-    """The relations of the catalog a view's text names, as the catalog spells them."""
+    """The relations of the catalog a view's text names, as the catalog spells them; what only Spark reads, once it is
+    bound."""
     ctes = {c.alias.lower() for c in statement.query.find_all(exp.CTE)}
     found = {t.name.lower() for t in statement.query.find_all(exp.Table)} - ctes
     shadowed = {t.name.lower() for t in statement.query.find_all(exp.Table) if t.name.lower() in ctes}
-    names = found | {n for n in shadowed if catalog.find(n) is not None}
+    only_by_spark = {name for part in statement.query.find_all(Opaque) for name in part.read}
+    names = found | only_by_spark | {n for n in shadowed if catalog.find(n) is not None}
     return tuple(sorted(r.name for r in map(catalog.find, names) if r is not None))
