@@ -17,7 +17,7 @@ from planning import rows as rows_of
 from headrace.catalog import Catalog, Table
 from headrace.plan.delta import Deltas, change_ref
 from headrace.plan.delta.touched import settled
-from headrace.plan.lookups import Lookup, looked_up
+from headrace.plan.lookups import LeafLookup, looked_up
 from headrace.plan.nodes import Leaf, Node, leaves, rewrite_plan
 from headrace.plan.refs import GivenRef, Ref
 from headrace.plan.rules import optimize
@@ -127,7 +127,7 @@ def by_key(plan: Node, data: dict[str, pa.Table]) -> pa.Table:
     return run(rest, data)
 
 
-LOOKED_UP = WeakKeyDictionary[Node, tuple[Node, list[Lookup]]]()
+LOOKED_UP = WeakKeyDictionary[Node, tuple[Node, list[LeafLookup]]]()
 
 
 class Changing:

@@ -26,10 +26,10 @@ from headrace.plan.exprs import (
     Cast,
     Column,
     Expr,
-    Frame,
     Literal,
     SortKey,
     WindowCall,
+    WindowFrame,
     all_of,
     conjuncts,
 )
@@ -276,12 +276,12 @@ class _Text(ABC):
     def window_order(self, node: Window, call: WindowCall) -> str:
         return self.keys((*node.order, *node.ties) if call.is_by_rows else node.order)
 
-    def frame_end(self, frame: Frame, at: int | None, last: str) -> str:
+    def frame_end(self, frame: WindowFrame, at: int | None, last: str) -> str:
         if at is None:
             return f"UNBOUNDED {last}"
         return "CURRENT ROW" if at == 0 else f"{self.distance(frame, abs(at))} {'PRECEDING' if at < 0 else 'FOLLOWING'}"
 
-    def distance(self, frame: Frame, by: int) -> str:
+    def distance(self, frame: WindowFrame, by: int) -> str:
         return str(by)
 
     def keys(self, keys: Iterable[SortKey]) -> str:
@@ -381,7 +381,7 @@ class _Native(_Text):
         key = node.order[0]
         return f"near {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
-    def distance(self, frame: Frame, by: int) -> str:
+    def distance(self, frame: WindowFrame, by: int) -> str:
         return f"'{by}'::BIGINT" if frame.unit == "range" else str(by)
 
     def spark_sql(self, node: SparkSql) -> str:

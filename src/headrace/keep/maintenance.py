@@ -32,7 +32,7 @@ from headrace.keep.kept import Kept, KeptState
 from headrace.plan.delta import change_ref
 from headrace.plan.delta.changes import Time
 from headrace.plan.layers import LayeredPlan
-from headrace.plan.lookups import Lookup, looked_up
+from headrace.plan.lookups import LeafLookup, looked_up
 from headrace.plan.nodes import Leaf, Node, SparkSql, walk_plan
 from headrace.plan.nodes import leaves as leaves_of
 from headrace.plan.reasons import Reason, only_spark, reason_of
@@ -68,7 +68,7 @@ class LookedUp:
     """A step of a change: what it looks up, and its plan over what is found."""
 
     state: str
-    lookups: tuple[Lookup, ...]
+    lookups: tuple[LeafLookup, ...]
     rest: Node
     scanned: tuple[Leaf, ...]
     """Leaves of tables and states that are read whole, though they are not small."""
@@ -173,7 +173,7 @@ class _Step:
 
     state: str
     rows: query.Prepared
-    lookups: tuple[tuple[Lookup, query.Prepared], ...]
+    lookups: tuple[tuple[LeafLookup, query.Prepared], ...]
     changes: frozenset[Ref]
     """The changes it reads: while all are empty, it gives nothing."""
     reads_states: bool
@@ -386,7 +386,7 @@ class Maintenance:
         self,
         snapshot: Snapshot,
         kept: Kept,
-        lookup: Lookup,
+        lookup: LeafLookup,
         keys: query.Prepared,
         given: _Given,
         states: query.Leaves,

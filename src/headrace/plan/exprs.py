@@ -196,7 +196,7 @@ class SortKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class WindowFrame:
     """Which rows of its partition a window function sees at a row: so many before (negative) or after that row.
 
     ``None`` is the first row of the partition, or the last. ``rows`` counts rows; ``range`` goes by the distance of
@@ -228,7 +228,7 @@ class WindowCall(Expr):
     args: tuple[Expr, ...]
     filter: Expr | None = None
     ignore_nulls: bool = False
-    frame: Frame | None = None
+    frame: WindowFrame | None = None
 
     @property
     def is_of_all(self) -> bool:

@@ -36,7 +36,7 @@ from headrace.plan.refs import GivenRef
 
 
 @dataclass(frozen=True, eq=False)
-class Lookup:
+class LeafLookup:
     """One leaf whose rows are looked up."""
 
     leaf: Leaf
@@ -52,12 +52,12 @@ Findable = Callable[[Leaf, Collection[str]], Sequence[str] | None]
 """By which of these fields rows of a leaf can be found; None if it is better scanned."""
 
 
-def looked_up(root: Node, is_few: Callable[[Leaf], bool], findable: Findable) -> tuple[Node, list[Lookup]]:
+def looked_up(root: Node, is_few: Callable[[Leaf], bool], findable: Findable) -> tuple[Node, list[LeafLookup]]:
     """The plan with leaves that stand for rows that are looked up, and what is looked up, in order.
 
     ``is_few`` says of a leaf that it has few rows however large relations are. Leaves that nothing few leads to stay.
     """
-    found: list[Lookup] = []
+    found: list[LeafLookup] = []
     names: dict[str, int] = {}
 
     def few(leaf: Leaf) -> bool:
@@ -70,7 +70,7 @@ def looked_up(root: Node, is_few: Callable[[Leaf], bool], findable: Findable) ->
         leaf, fields, keys = step
         number = names[leaf.relation] = names.get(leaf.relation, 0) + 1
         ref = GivenRef(f"{leaf.relation} {number}", kind="rows by key of")
-        found.append(Lookup(leaf, ref, fields, keys))
+        found.append(LeafLookup(leaf, ref, fields, keys))
         root = _with(root, leaf, replace(leaf, ref=ref))
 
 

@@ -12,12 +12,12 @@ from headrace.plan.exprs import (
     Cast,
     Column,
     Expr,
-    Frame,
     Literal,
     Over,
     SortKey,
     SparkExpr,
     WindowCall,
+    WindowFrame,
 )
 from headrace.plan.nodes import (
     Aggregate,
@@ -151,7 +151,7 @@ def _ordered(keys: Sequence[SortKey]) -> str:
     return ", ".join(f"{render_expr(k.expr)}{' desc' if k.descending else ''}" for k in keys)
 
 
-def _frame(frame: Frame) -> str:
+def _frame(frame: WindowFrame) -> str:
     def end(at: int | None, unbounded: str) -> str:
         if at is None:
             return unbounded

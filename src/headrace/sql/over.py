@@ -15,7 +15,7 @@ from typing import Protocol
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.plan.exprs import Agg, Column, Expr, Frame, Literal, Over, SortKey, WindowCall, rewrite, walk
+from headrace.plan.exprs import Agg, Column, Expr, Literal, Over, SortKey, WindowCall, WindowFrame, rewrite, walk
 from headrace.plan.nodes import Node, Project, Window
 from headrace.sql.coercion import cast
 from headrace.sql.functions import AGGREGATES
@@ -40,8 +40,8 @@ VALUES: Mapping[str, str] = {
 ONLY_OVER = frozenset((*RANKS, *OFFSETS, "nth_value"))
 """Functions that are nothing without OVER."""
 _AGGREGATES = ("count", "sum", "avg", "min", "max", "bool_and", "bool_or")
-_WHOLE = Frame("rows", None, None)
-_SO_FAR = Frame("range", None, 0)
+_WHOLE = WindowFrame("rows", None, None)
+_SO_FAR = WindowFrame("range", None, 0)
 
 
 class Binding(Protocol):
@@ -150,7 +150,7 @@ def _call(binder: Binding, node: exp.Expr, order: Sequence[SortKey]) -> WindowCa
 
 
 def _rank(binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], order: Sequence[SortKey]) -> WindowCall:
-    if node.args.get("spec") is not None and _frame(node, order) != Frame(
+    if node.args.get("spec") is not None and _frame(node, order) != WindowFrame(
         "range" if name == "cume_dist" else "rows", None, 0
     ):
         raise OutsideAlgebra(f"a frame for {name}", position_of(node.args["spec"]))
@@ -212,7 +212,7 @@ def _value(binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], ign
 
 
 def _aggregate(
-    binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], where: Expr | None, frame: Frame
+    binder: Binding, node: exp.Expr, name: str, args: list[exp.Expr], where: Expr | None, frame: WindowFrame
 ) -> WindowCall:
     row = AGGREGATES[name]
     star = len(args) == 1 and isinstance(args[0], exp.Star)
@@ -246,7 +246,7 @@ def _constant(expr: Expr) -> int | None:
 # Frames
 
 
-def _frame(node: exp.Expr, order: Sequence[SortKey]) -> Frame:
+def _frame(node: exp.Expr, order: Sequence[SortKey]) -> WindowFrame:
     spec = node.args.get("spec")
     if spec is None:
         return _SO_FAR if order else _WHOLE
@@ -259,8 +259,8 @@ def _frame(node: exp.Expr, order: Sequence[SortKey]) -> Frame:
         raise OutsideAlgebra("a frame without rows", position_of(spec))
     first, last = None if start == -inf else int(start), None if end == inf else int(end)
     if spec.args["kind"] == "ROWS":
-        return Frame("rows", first, last)
-    frame = Frame("range", first, last)
+        return WindowFrame("rows", first, last)
+    frame = WindowFrame("range", first, last)
     if frame.is_whole:
         return _WHOLE
     if not order:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from headrace.plan.delta.changes import Delta, Deltas, Time, rule, together, weighed
-from headrace.plan.exprs import Agg, Call, Column, Expr, Frame, Literal, SortKey, WindowCall, all_of
+from headrace.plan.exprs import Agg, Call, Column, Expr, Literal, SortKey, WindowCall, WindowFrame, all_of
 from headrace.plan.nodes import Aggregate, Join, Node, Project, SetOperation, Sort, SparkSql, UnionAll, Window
 from headrace.types import BIGINT, BOOLEAN
 
@@ -162,9 +162,9 @@ def _by_rows(call: WindowCall) -> WindowCall:
     if frame is None or frame.unit == "rows" or call.ignore_nulls or call.filter is not None:
         return call
     if call.fn == "first_value" and frame.start is None and (frame.end is None or frame.end >= 0):
-        return replace(call, frame=Frame("rows", None, 0))
+        return replace(call, frame=WindowFrame("rows", None, 0))
     if call.fn == "last_value" and frame.end is None and (frame.start is None or frame.start <= 0):
-        return replace(call, frame=Frame("rows", 0, None))
+        return replace(call, frame=WindowFrame("rows", 0, None))
     return call
 
 
