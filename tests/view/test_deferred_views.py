@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import headrace
 from headrace import Database
 from headrace.errors import HeadraceError
 from headrace.keep import deferral, standing
+from headrace.keep.costs import Costs
 from headrace.keep.deferral import Deferral
 from headrace.table import history
 from profiles import examples
@@ -447,3 +449,66 @@ def test_what_cannot_be_altered_or_refreshed_so(db: Database, statement: str, co
     with pytest.raises(HeadraceError) as error:
         db.sql(statement)
     assert error.value.condition == condition, error.value
+
+
+def ways(db: Database, view: str) -> list[tuple[str, bool]]:
+    """How a view was refreshed each time, and whether it was said what that might take."""
+    said = db.sql(f"SELECT how, estimated_seconds > 0 FROM headrace.refreshes WHERE view = '{view}'").rows()
+    return [(how, bool(estimated)) for how, estimated in said]
+
+
+@pytest.mark.parametrize("strategy", ["IN", "IMB"])
+def test_auto_takes_the_cheaper_way_and_learns(db: Database, strategy: str, still: None) -> None:
+    query = "SELECT t.g, count(*) AS n, min(t.v) AS least FROM fact t JOIN dim u ON t.g = u.g GROUP BY t.g"
+    db.sql("CREATE TABLE fact (id INT PRIMARY KEY, g INT, v INT)")
+    db.sql("CREATE TABLE dim (g INT, w INT)")
+    db.sql("INSERT INTO dim VALUES (0, 1), (1, 1), (2, 2)")
+    db.insert("fact", [(i, i % 4, i) for i in range(5_000)])
+    db.sql(f"CREATE MATERIALIZED VIEW v WITH (strategy = '{strategy}') AS {query}")
+    follow, anew = Costs(per_changed=1e-9, per_read=1.0), Costs(per_changed=1.0, per_read=1e-9)
+    for costs, statement, way in (
+        (follow, "UPDATE fact SET v = v + 1 WHERE id < 1500", "incremental"),
+        (anew, "UPDATE fact SET v = -v, g = g + 1 WHERE id < 1500", "full"),
+        (anew, "UPDATE fact SET v = 7 WHERE id < 10", "incremental"),  # too few to ask
+        (anew, "DELETE FROM fact WHERE id % 2 = 0", "full"),
+        (follow, "DELETE FROM fact", "incremental"),
+    ):
+        view = db._keeper.get("v")
+        view.costs = replace(costs)
+        db.sql(statement)
+        assert bag(db.sql("SELECT * FROM v").rows()) == bag(db.sql(query).rows()), statement
+        assert ways(db, "v")[-1] == (way, True), statement
+        assert (view.costs == costs) == ("id < 10" in statement), "what many rows took is learnt"
+
+
+def test_auto_leaves_alone_what_is_not_its_to_choose(db: Database) -> None:
+    db.sql("CREATE TABLE fact (id INT PRIMARY KEY, v INT)")
+    db.sql("CREATE MATERIALIZED VIEW fixed REFRESH POLICY INCREMENTAL AS SELECT v, count(*) AS n FROM fact GROUP BY v")
+    db.sql(
+        "CREATE MATERIALIZED VIEW past WITH (keep_changes = '1 day') AS SELECT v, count(*) AS n FROM fact GROUP BY v"
+    )
+    for name in ("fixed", "past"):
+        db._keeper.get(name).costs = Costs(per_changed=1.0, per_read=1e-9)
+    db.insert("fact", [(i, i % 7) for i in range(3_000)])
+    db.sql("UPDATE fact SET v = v + 1")
+    assert {how for name in ("fixed", "past") for how, _ in ways(db, name)} == {"incremental"}
+    assert db.sql("SELECT sum(n) FROM past").rows() == [(3_000,)]
+
+
+def test_names_of_strategies_that_say_how_a_view_is_founded(db: Database) -> None:
+    """001 §6.3: every view is founded as of an epoch, and then takes in what came since."""
+    db.sql("CREATE TABLE fact (id INT PRIMARY KEY, v INT)")
+    for said, goes_on in (("SNI", "IN"), ("SNIMB", "IMB"), ("AUTO", "IN")):
+        db.sql(f"CREATE MATERIALIZED VIEW v WITH (strategy = '{said}') AS SELECT v, count(*) AS n FROM fact GROUP BY v")
+        assert f"strategy = '{goes_on}'" in db.sql("DESCRIBE v").text()
+        db.sql("DROP VIEW v")
+
+
+def test_explain_says_how_it_is_refreshed_and_what_that_may_take(db: Database) -> None:
+    db.sql("CREATE TABLE fact (id INT PRIMARY KEY, v INT)")
+    db.insert("fact", [(i, i % 7) for i in range(3_000)])
+    query = "SELECT v, count(*) AS n FROM fact GROUP BY v"
+    said = db.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v WITH (strategy = 'IMB', period = '1 minute') AS {query}").text()
+    assert "strategy = 'IMB', batch_rows = 100000, period = '1 minute'" in said
+    assert "anew over 3,000 rows" in said
+    assert "anew over" not in db.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v REFRESH POLICY FULL AS {query}").text()

@@ -19,7 +19,9 @@ from headrace.sql.options import Option, span_of
 
 OPTIONS = ("strategy", "batch_rows", "period", "staleness", "on_error")
 _EXTERNAL = ("SC", "ISC", "SCI", "SCIMB")
-_LATER = ("ISN", "SNI", "SNIMB")
+_LATER = ("ISN",)
+_FOUNDED = {"SNI": IN, "SNIMB": IMB}
+"""What goes on once a view is founded as of an epoch, and the changes since are taken in: as every view is here."""
 _USUAL_BATCH = 100_000
 _MOST_ROWS = (1 << 62) - 1
 
@@ -159,6 +161,7 @@ def _strategy(option: Option) -> tuple[str, str | None]:
         raise NotYetSupported(f"strategy {given}", position=option.position, hint="write IN, IMB or SN")
     if given == AUTO:
         return IN, AUTO
+    given = _FOUNDED.get(given, given)
     if given not in STRATEGIES:
         raise option.refuse("INVALID_STRATEGY", f"it is {', '.join(STRATEGIES)} or AUTO")
     return given, None

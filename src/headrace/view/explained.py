@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from headrace.base.wording import span_text
+from headrace.base.wording import counted, span_text
 from headrace.catalog import View
+from headrace.catalog.refreshing import AUTO, SN
 from headrace.engine.places import Place
 from headrace.engine.plan_sql import why_not_native
+from headrace.keep.costs import Costs
 from headrace.keep.explaining import by_size, indented, place_said
 from headrace.keep.maintenance import LookedUp, compiled, tables_of
 from headrace.plan.layers import LayeredPlan
@@ -29,7 +31,8 @@ def explained(
     """What is done at its creation, at each insert or change, and at each query; some states are ``inherited``."""
     lines = [f"{view.called.capitalize()} {view.name}"]
     if isinstance(plan, LayeredPlan):
-        return [*lines, *_following(runtime, plan), *_states(plan.states, inherited), *_queries(runtime, plan.upper)]
+        how = [*_refreshing(runtime, view, plan), *_following(runtime, plan)]
+        return [*lines, *how, *_states(plan.states, inherited), *_queries(runtime, plan.upper)]
     for static in plan.statics:
         tables_read = ", ".join(sorted(tables_in(static.plan)))
         lines += [
@@ -51,6 +54,22 @@ def explained(
     if plan.retain is not None:
         lines += [f"Kept for {span_text(plan.retain)} of the groups' own time; rows for groups past that are late"]
     return [*lines, *_queries(runtime, plan.upper)]
+
+
+def _refreshing(runtime: Runtime, view: View, plan: LayeredPlan) -> list[str]:
+    """How it is kept up to date, and what that may take before anything was learnt of it."""
+    found = [f"Refreshed by {view.refreshing}"]
+    if view.refreshing.policy == AUTO and view.refreshing.strategy != SN and view.keep_changes is None:
+        with runtime.store.read() as snapshot:
+            tables = [runtime.catalog.table_at(ref.number) for ref in tables_of(plan)]
+            rows = sum(indexes.about(runtime, snapshot, table) for table in tables if table is not None)
+        guess = Costs()
+        each, whole = guess.following(1_000), guess.anew(rows)
+        found.append(
+            f"  1,000 changed rows about {1e3 * each:,.0f} ms, anew over {counted(rows, 'row')} about "
+            f"{1e3 * whole:,.0f} ms: anew from {guess.even(rows):,} changed rows on, until it is known better"
+        )
+    return found
 
 
 def _states(states: Sequence[State], inherited: Collection[str] = ()) -> list[str]:

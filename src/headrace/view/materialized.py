@@ -9,15 +9,17 @@ states are those of an epoch, and the view knows of which (``keep/standing.py``)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from headrace.catalog import Catalog, Note, Relation, View
-from headrace.catalog.refreshing import FULL, INCREMENTAL, STRICT
+from headrace.catalog.refreshing import AUTO, FULL, INCREMENTAL, STRICT
 from headrace.errors import NotYetSupported, Position, SqlError
 from headrace.keep.answers import Answers, Evaluation
+from headrace.keep.costs import Costs
 from headrace.keep.kept import Renewal
 from headrace.keep.maintenance import Maintenance, Stored, reasons_of, tables_of
 from headrace.keep.standing import Standings
@@ -28,11 +30,34 @@ from headrace.runtime import Runtime
 from headrace.store import Snapshot, Transaction
 from headrace.store.reading import Reading
 from headrace.table import history
+from headrace.table import keys as indexes
 from headrace.table.net import weighted
 from headrace.view.continuous import ContinuousView
 
 STANDING = "standing"
 """What a view owns beside its states: where it stands."""
+
+
+@dataclass(frozen=True)
+class _Way:
+    """By what work a change is taken in, and what that may take."""
+
+    is_anew: bool
+    changed: int | None
+    """None if nobody counted."""
+    rows: int
+    """Rows of tables that computing anew reads, if that was asked."""
+    estimated: float
+    began: float = field(default_factory=time.perf_counter)
+
+    def done(self, costs: Costs, rows: Mapping[int, pa.Table]) -> Renewal:
+        """What it came to; how long it took is learnt."""
+        seconds = time.perf_counter() - self.began
+        if self.is_anew:
+            costs.computed(self.rows, seconds)
+        else:
+            costs.followed(self.changed or 0, seconds)
+        return Renewal(rows, self.is_anew, self.changed, self.estimated)
 
 
 class MaterializedView(ContinuousView):
@@ -47,6 +72,7 @@ class MaterializedView(ContinuousView):
         self.answer = self.by_name[plan.answer] if plan.answer is not None else None
         self.maintenance = Maintenance(runtime, answers, plan)
         self.refreshing = view.refreshing
+        self.costs = Costs()
         self.standing = Standings(view.owns[STANDING])
         self._runtime = runtime
         self._answers = answers
@@ -66,18 +92,37 @@ class MaterializedView(ContinuousView):
 
     def changed(self, changes: Mapping[int, pa.Table], *, anew: bool = False) -> Renewal:
         given: dict[Ref, pa.Table] = {self.maintenance.tables[number]: rows for number, rows in changes.items()}
-        count = sum(rows.num_rows for rows in given.values())
-        if anew or self.refreshing.policy == FULL:
-            return Renewal(self.maintenance.first_rows(self, given), True, count)
-        return Renewal(self.maintenance.state_rows(self, given), False, count)
+        way = self._way(sum(rows.num_rows for rows in given.values()), anew)
+        if way.is_anew:
+            return way.done(self.costs, self.maintenance.first_rows(self, given))
+        return way.done(self.costs, self.maintenance.state_rows(self, given))
 
     def renewed(self, snapshot: Snapshot, *, anew: bool = False) -> Renewal:
         if anew or not self.refreshing.follows_log or self.refreshing.policy == FULL:
-            return Renewal(self.maintenance.rows_anew(snapshot, self), True)
+            return self._way(None, True, snapshot).done(self.costs, self.maintenance.rows_anew(snapshot, self))
         changes = self._changes(snapshot, self.standing.of(snapshot).epoch)
-        count = sum(rows.num_rows for rows in changes.values())
+        way = self._way(sum(rows.num_rows for rows in changes.values()), False, snapshot)
+        if way.is_anew:
+            return way.done(self.costs, self.maintenance.rows_anew(snapshot, self))
         states = Stored(self._answers, snapshot, self)
-        return Renewal(self.maintenance.run(snapshot, self, changes, states, lie="now"), False, count)
+        return way.done(self.costs, self.maintenance.run(snapshot, self, changes, states, lie="now"))
+
+    def _way(self, changed: int | None, anew: bool, snapshot: Snapshot | None = None) -> _Way:
+        """By what work so many changed rows are taken in: as is said, or as is cheaper."""
+        policy, count = self.refreshing.policy, changed or 0
+        # What a view was is known of what is added to its answer, so one that keeps it is not computed anew.
+        is_free = policy == AUTO and self.costs.asks(count) and history.of(self.relation) is None
+        rows = self._rows_below(snapshot) if anew or policy == FULL or is_free else 0
+        is_anew = anew or policy == FULL or (is_free and self.costs.prefers_anew(count, rows))
+        return _Way(is_anew, changed, rows, self.costs.anew(rows) if is_anew else self.costs.following(count))
+
+    def _rows_below(self, snapshot: Snapshot | None) -> int:
+        """About how many rows its tables have."""
+        if snapshot is None:
+            with self._runtime.store.read() as newest:
+                return self._rows_below(newest)
+        tables = map(self._runtime.catalog.table_at, self.maintenance.tables)
+        return sum(indexes.about(self._runtime, snapshot, table) for table in tables if table is not None)
 
     def _changes(self, snapshot: Snapshot, since: int) -> dict[Ref, pa.Table]:
         """The net changes of its tables after an epoch; tables without any are left out."""
