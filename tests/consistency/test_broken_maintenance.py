@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from levels import Bag, Level, Log, Read, judged, stale
 
 import headrace
 from headrace.keep.answers import Answers
+from headrace.keep.kept import Renewal
 from headrace.view.materialized import MaterializedView
 
 StateRows = dict[int, pa.Table]
@@ -57,12 +58,12 @@ class Broken:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = MaterializedView.changed
 
-        def changed(view: MaterializedView, changes: Mapping[int, pa.Table]) -> Mapping[int, pa.Table]:
-            found = whole(view, changes)
+        def changed(view: MaterializedView, changes: Mapping[int, pa.Table], **how: Any) -> Renewal:
+            found = whole(view, changes, **how)
             if view.name != self.view:
                 return found
             self.number += 1
-            return self.rule(self.number, dict(found), self.held)
+            return replace(found, rows=self.rule(self.number, dict(found.rows), self.held))
 
         monkeypatch.setattr(MaterializedView, "changed", changed)
 
