@@ -14,6 +14,7 @@ import pytest
 
 import headrace
 from headrace.keep.answers import Answers
+from headrace.keep.home import InFile
 from headrace.keep.keeper import Keeper
 from headrace.store import Transaction, writer
 from headrace.store.batch import OpenBatch
@@ -28,7 +29,7 @@ POINTS: dict[str, tuple[Any, str, str]] = {
     "the change is handed on, not committed": (TableHanding, "add", "after"),
     "committed, not acknowledged": (TableHanding, "after", "before"),
     "a batch is about to end": (OpenBatch, "end", "before"),
-    "a state is merged, not committed": (Transaction, "replace", "after"),
+    "a state is merged, not committed": (InFile, "rewrite", "after"),
     "a state is merged": (Answers, "rewritten", "before"),
     "segments are written anew, not named": (rewriting, "_files", "after"),
     "segments are taken out, not committed": (Transaction, "remove_segments", "after"),
