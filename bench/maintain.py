@@ -88,6 +88,8 @@ class View:
 
     refused: str | None = None
     incremental: bool = False
+    meets: bool = True
+    """Whether it reads a table that changes: else there is nothing to do, and so nothing to compare."""
     seconds: dict[str, list[float]] = field(default_factory=dict)
     """From commit to answer after the change of a share, by system."""
     few: dict[str, list[float]] = field(default_factory=dict)
@@ -121,6 +123,11 @@ class Scale:
     @property
     def followed(self) -> dict[str, View]:
         return {name: view for name, view in self.views.items() if view.incremental}
+
+    @property
+    def compared(self) -> dict[str, View]:
+        """Those of them that a change gives something to do."""
+        return {name: view for name, view in self.followed.items() if view.meets}
 
 
 @dataclass
@@ -422,7 +429,7 @@ def _peers(
     answers: dict[str, list[pa.Table | None]] = {name: [] for name in texts}
     copies = InSpark(spark, peer, folder) if spark is not None else None
     for name, text in texts.items():
-        found.views[name] = View()
+        found.views[name] = View(meets=any(re.search(rf"\b{table}\b", text) for table in CHANGED))
         peer.answer(text)
     for turn, change in enumerate([*few, *many]):
         peer.apply(change)
