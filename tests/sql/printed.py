@@ -54,7 +54,7 @@ def _ends(node: exp.Expr) -> str:
     text = f" ORDER BY {several(node.args['order'].expressions)}" if node.args.get("order") else ""
     for part in ("cluster", "distribute", "sort"):
         text += f" {text_of(node.args[part])}" if node.args.get(part) else ""
-    text += f" {text_of(node.args['windows'])}" if node.args.get("windows") else ""
+    text += f" WINDOW {', '.join(map(text_of, node.args['windows']))}" if node.args.get("windows") else ""
     text += f" LIMIT {printed(node.args['limit'].expression)}" if node.args.get("limit") else ""
     return text + (f" OFFSET {printed(node.args['offset'].expression)}" if node.args.get("offset") else "")
 

@@ -262,8 +262,8 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path) -> None:
             assert snapshot.segments("t") == [file]
             assert snapshot.counts() == {"stream s": 7}
     with duckdb.connect(str(path / directory.DATABASE)) as raw:
-        assert raw.execute("SELECT value FROM book.meta WHERE key = 'format'").fetchall() == [("6",)]
-    assert file_format.FORMAT == 6
+        assert raw.execute("SELECT value FROM book.meta WHERE key = 'format'").fetchall() == [("7",)]
+    assert file_format.FORMAT == 7
 
 
 # -- ways of committing ----------------------------------------------------------------------------

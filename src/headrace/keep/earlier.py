@@ -1,7 +1,8 @@
 """Definitions that an earlier Headrace stored are brought up to date when their database is opened.
 
-Up to format 4 a relation was known by its name alone, and what the store held for it by names made of that. They get
-numbers now, in one commit that alters no answer.
+Up to format 4 a relation was known by its name alone, and what the store held for it by names made of that. Up to
+format 6 a materialized view stood at every epoch, and nothing said so. They get numbers, and a row that says it, in one
+commit that alters no answer.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from headrace.catalog import Catalog, Relation, from_json, numbered, to_json
+from headrace.catalog import Catalog, Relation, View, from_json, numbered, to_json
+from headrace.keep.standing import STANDING, Standings
 from headrace.store import Store, Transaction
 
 
@@ -17,12 +19,13 @@ def stored_catalog(store: Store) -> Catalog:
     """The catalog of what is defined."""
     with store.read() as snapshot:
         found = [from_json(d.name, d.kind, d.body) for d in snapshot.definitions()]
-        if all(relation.number for relation in found):
+        if all(relation.number and not _is_nowhere(relation) for relation in found):
             return Catalog().with_relation(*found)
         stored = set(snapshot.relations())
     catalog = Catalog()
     renamed: dict[str, int] = {}
     counted: dict[str, int] = {}
+    standing: list[int] = []
     for relation in found:
         names = {} if relation.number else _names(relation, stored)
         if not relation.number:
@@ -32,6 +35,9 @@ def stored_catalog(store: Store) -> Catalog:
             relation = replace(relation, owns=owns)
             key = relation.name.lower()
             counted |= {f"{kind} {key}": relation.number for kind in ("stream", "table", "late")}
+        if _is_nowhere(relation):
+            relation = replace(relation, owns={**relation.owns, STANDING: store.new_number()})
+            standing.append(relation.owns[STANDING])
         renamed |= {name: relation.owns[role] for role, name in names.items()}
         catalog = catalog.with_relation(relation)
 
@@ -39,11 +45,18 @@ def stored_catalog(store: Store) -> Catalog:
         for name, ref in renamed.items():
             tx.rename(name, ref)
         tx.respell({**counted, **renamed})
+        for ref in standing:
+            Standings(ref).begin(tx)
         for relation in catalog.relations.values():
             tx.redefine(relation.name, to_json(relation))
 
     store.commit(work, label="definitions of an earlier Headrace")
     return catalog
+
+
+def _is_nowhere(relation: Relation) -> bool:
+    """Whether it is a materialized view that does not say where it stands."""
+    return isinstance(relation, View) and relation.materialized and STANDING not in relation.owns
 
 
 def _names(relation: Relation, stored: Collection[str]) -> dict[str, str]:

@@ -14,6 +14,8 @@ from headrace.store import Transaction
 from headrace.store.format import microseconds
 from headrace.store.reading import Reading
 
+STANDING = "standing"
+"""What a materialized view owns beside its states: the reference of this row."""
 _SCHEMA = pa.schema(
     [
         ("epoch", pa.int64()),

@@ -24,7 +24,7 @@ from datetime import tzinfo
 from sqlglot import exp
 
 from headrace.errors import SqlError
-from headrace.plan.exprs import Agg, Call, Case, Cast, Expr, Literal, SparkExpr, walk
+from headrace.plan.exprs import Agg, Call, Case, Cast, Expr, Literal, Over, SparkExpr, walk
 from headrace.sql import literals
 from headrace.sql.arithmetic import Mismatch
 from headrace.sql.coercion import can_cast, cast
@@ -420,6 +420,8 @@ class _Binder:
         self.within_aggregate = within
         if any(isinstance(part, Agg) for part in walk(bound)):
             raise _wrong_filter("holds an aggregate", "filter the rows by their own columns, groups by HAVING", where)
+        if any(isinstance(part, Over) for part in walk(bound)):
+            raise _wrong_filter("holds a window function", "compute it in a subquery, and filter by its column", where)
         if bound.type != BOOLEAN:
             raise _wrong_filter(f"must be boolean, but is {bound.type}", "compare it with something", where)
         return bound

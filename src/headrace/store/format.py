@@ -26,7 +26,7 @@ from headrace.base.private import protect
 from headrace.errors import StoreError
 from headrace.store.directory import LOG, UNFINISHED, Directory, Marker, fault_of, sync_file
 
-FORMAT = 6
+FORMAT = 7
 """The version this code writes. A newer one is refused, an older one is brought up to date at open."""
 
 _TABLES = """
@@ -73,6 +73,8 @@ _UPGRADES = {
     # Relations are known by numbers from here on; who reads the definitions gives them (``keep/earlier.py``).
     4: "SELECT 1",
     5: "CREATE TABLE book.deleted (relation VARCHAR, file VARCHAR, row BIGINT, epoch BIGINT)",
+    # Materialized views say where they stand from here on (``keep/earlier.py``).
+    6: "SELECT 1",
 }
 
 

@@ -22,6 +22,7 @@ from headrace.keep.family import Family, family
 from headrace.keep.founding import Founding
 from headrace.keep.keeper import Keeper
 from headrace.keep.kept import Kept
+from headrace.keep.standing import STANDING
 from headrace.plan.layers import LayeredPlan
 from headrace.plan.nodes import Node, Project, leaves, streams_in
 from headrace.plan.pipelines import SplitPlan
@@ -42,7 +43,7 @@ from headrace.types import Field, Schema
 from headrace.view.compiled import statics_of
 from headrace.view.continuous import STATICS, ContinuousView
 from headrace.view.explained import explained
-from headrace.view.materialized import STANDING, MaterializedView, followed, require_policy, unfolded
+from headrace.view.materialized import MaterializedView, followed, require_policy, unfolded
 
 
 @family

@@ -22,7 +22,7 @@ from headrace.keep.answers import Answers, Evaluation
 from headrace.keep.costs import Costs
 from headrace.keep.kept import Renewal
 from headrace.keep.maintenance import Maintenance, Stored, reasons_of, tables_of
-from headrace.keep.standing import Standings
+from headrace.keep.standing import STANDING, Standings
 from headrace.plan.layers import LayeredPlan, layered
 from headrace.plan.nodes import Draw, Node, leaves, streams_in, walk_plan
 from headrace.plan.refs import Ref, TableRef
@@ -33,9 +33,6 @@ from headrace.table import history
 from headrace.table import keys as indexes
 from headrace.table.net import weighted
 from headrace.view.continuous import ContinuousView
-
-STANDING = "standing"
-"""What a view owns beside its states: where it stands."""
 
 
 @dataclass(frozen=True)
