@@ -74,6 +74,15 @@ CHANGES = [
     " WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, late) VALUES (k, 'merged')",
 ]
 """What format 6 added: tables that change, and what follows them."""
+FOLLOWING = [
+    "CREATE MATERIALIZED VIEW of_parts AS SELECT p.name, count(*) AS n, sum(c.b) AS s, min(c.id) AS least"
+    " FROM changed c JOIN parts p ON c.b = p.id GROUP BY p.name",
+    "CREATE MATERIALIZED VIEW placed WITH (strategy = 'IMB') AS"
+    " SELECT id, row_number() OVER (PARTITION BY name ORDER BY id) AS place FROM parts",
+    "UPDATE parts SET name = 'again' WHERE id IN (2, 3)",
+    "DELETE FROM changed WHERE id % 100 = 9",
+]
+"""What format 7 added: views of any query, and views that take changes in later."""
 
 
 def sales(first: int, count: int) -> pa.Table:
@@ -116,6 +125,8 @@ def fill(db: headrace.Database) -> None:
     db.insert("sales", sales(3_040, 1))
     db.sql("UPDATE parts SET name = 'renamed' WHERE id = 4")
     db.insert("sales", sales(3_041, 11))
+    for text in FOLLOWING:
+        db.sql(text)
 
 
 def answers(db: headrace.Database) -> dict[str, Any]:
@@ -137,6 +148,8 @@ def answers(db: headrace.Database) -> dict[str, Any]:
         versions = [version for (version,) in db.sql("SELECT version FROM headrace.versions").rows()]
         asked |= {f"changed, version {version}": f"{sums} VERSION AS OF {version}" for version in versions}
         asked["versions"] = "SELECT version, statement, inserted, deleted FROM headrace.versions"
+    if db.catalog.find("of_parts") is not None:
+        asked |= {name: f"SELECT * FROM {name}" for name in ("of_parts", "placed")}
     found = {name: sorted(map(repr, db.sql(text).rows())) for name, text in asked.items()}
     columns = "name, kind, reads, states, retain, late_rows"
     found["headrace.views"] = sorted(map(repr, db.sql(f"SELECT {columns} FROM headrace.views").rows()))

@@ -79,6 +79,13 @@ def _goes_on(db: headrace.Database) -> None:
         assert db.sql("SELECT sum(n) FROM arriving").rows() == [(seen + 9,)]
         db.sql("INSERT INTO parts VALUES (0, 'part 0', 0)")
         before += 11
+    if db.catalog.find("of_parts") is not None:
+        joined = (
+            "SELECT p.name, count(*) AS n, sum(c.b) AS s, min(c.id) AS least FROM changed c JOIN parts p ON c.b = p.id"
+        )
+        assert sorted(db.sql("SELECT * FROM of_parts").rows()) == sorted(db.sql(f"{joined} GROUP BY p.name").rows())
+        placed = "SELECT id, row_number() OVER (PARTITION BY name ORDER BY id) AS place FROM parts"
+        assert sorted(db.sql("SELECT * FROM placed").rows()) == sorted(db.sql(placed).rows())
     db.sql("CREATE VIEW later AS SELECT city, count(*) AS n FROM sales GROUP BY city")
     db.insert("sales", make.sales(20_000, 5))
     assert db.sql("SELECT sum(n) FROM later").rows() == [(5,)]
