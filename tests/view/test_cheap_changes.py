@@ -148,3 +148,18 @@ def test_a_small_table_beside_is_not_read_again(db: Database, monkeypatch: pytes
     assert steps
     assert len(planned) == 1, "the statement itself"
     same(db, query)
+
+
+def test_columns_are_decoded_whole_only_for_what_comes_again(db: Database) -> None:
+    """A MERGE meets rows all over a table once: that its columns are held would cost it more than a scan."""
+    rows = 200_000
+    db.sql("CREATE TABLE once (id INT PRIMARY KEY, a INT, b INT)")
+    numbers = np.arange(rows, dtype=np.int32)
+    db.insert("once", pa.table({"id": numbers, "a": numbers, "b": numbers}))
+    db.sql("SELECT * FROM once WHERE id = 7")
+    loads = db._runtime.columns.loads
+    db.sql("CREATE TABLE s (id INT, a INT)")
+    db.insert("s", pa.table({"id": numbers[::40], "a": np.ones(rows // 40, np.int32)}))
+    db.sql("MERGE INTO once AS t USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET a = s.a")
+    assert db.sql("SELECT count(*) FROM once WHERE a = 1 AND id <> 1").rows() == [(5_000,)]
+    assert db._runtime.columns.loads == loads

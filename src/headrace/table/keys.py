@@ -216,12 +216,13 @@ def rows_of(
 ) -> Found | None:
     """The rows that have the keys of these hashes, and perhaps some others; None if all are to be read.
 
+    ``eager``, if rows are looked up so again and again: then what that takes is kept in memory from the first time on.
     Raises ``Newer`` where the index is of a later epoch.
     """
     index = held(runtime, snapshot, table, columns, eager=eager)
     if index is None:
         return None
-    return found(runtime, snapshot, table, index, hashes, fields, placed=placed)
+    return found(runtime, snapshot, table, index, hashes, fields, placed=placed, eager=eager)
 
 
 def found(
@@ -233,6 +234,7 @@ def found(
     fields: Sequence[str],
     *,
     placed: bool,
+    eager: bool = False,
 ) -> Found | None:
     """The rows of keys with these hashes."""
     with runtime.indexes.changed:
@@ -248,7 +250,7 @@ def found(
         name = f"__at_{table.number}_{number}"
         if not file:
             at[file] = _among(snapshot.table(table.number), ROW, rows, name, named)
-        elif (few := _taken(runtime, snapshot, table, paths[file], rows, fields)) is not None:
+        elif (few := _taken(runtime, snapshot, table, paths[file], rows, fields, eager)) is not None:
             named[name], at[file], here[file] = few, name, few
         else:
             at[file] = _among(native_scan([paths[file]], numbered=True), ROW_NUMBER, rows, name, named)
@@ -261,14 +263,17 @@ def found(
 
 
 def _taken(
-    runtime: Runtime, snapshot: Snapshot, table: Table, file: Path, rows: Array, fields: Sequence[str]
+    runtime: Runtime, snapshot: Snapshot, table: Table, file: Path, rows: Array, fields: Sequence[str], eager: bool
 ) -> pa.Table | None:
-    """Rows of a segment with their numbers; None if a scan takes less time, and there is no memory for more."""
+    """Rows of a segment with their numbers; None if a scan takes less time, and there is no memory for more.
+
+    Whole columns are decoded only for those who come again: once, that takes longer than a scan.
+    """
     names = _there(snapshot, table, file, fields)
     whole = runtime.columns.of(table.number, file, names)
     if whole is None:
         few = _read(file, rows, names)
-        if few is not None or len(rows) * _MANY > _footer(file)[0].num_rows:
+        if few is not None or not eager or len(rows) * _MANY > _footer(file)[0].num_rows:
             return few
         runtime.columns.keep_only(table.number, [path.name for path in snapshot.segments(table.number)])
         whole = runtime.columns.load(table.number, file, names)
