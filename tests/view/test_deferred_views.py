@@ -512,3 +512,10 @@ def test_explain_says_how_it_is_refreshed_and_what_that_may_take(db: Database) -
     assert "strategy = 'IMB', batch_rows = 100000, period = '1 minute'" in said
     assert "anew over 3,000 rows" in said
     assert "anew over" not in db.sql(f"EXPLAIN CREATE MATERIALIZED VIEW v REFRESH POLICY FULL AS {query}").text()
+
+
+def test_an_option_that_there_is_not_says_which_there_are(db: Database) -> None:
+    with pytest.raises(HeadraceError, match=r"a materialized view has no option nonsense.*strategy, batch_rows"):
+        db.sql("CREATE MATERIALIZED VIEW v WITH (nonsense = 1) AS SELECT count(*) AS n FROM t")
+    with pytest.raises(HeadraceError, match=r"a view has no option strategy.*retain, tables"):
+        db.sql("CREATE VIEW v WITH (strategy = 'IN') AS SELECT count(*) AS n FROM t")

@@ -164,7 +164,7 @@ class Kept(ABC):
     def renewed(self, snapshot: Snapshot, *, anew: bool = False) -> Renewal:
         """What tables have changed since the epoch it stands at does to its states, as of a snapshot. Raises
         :class:`~headrace.table.query.Again`."""
-        raise NotImplementedError
+        raise AssertionError(f"{self.name} never stands behind what it reads")
 
     @abstractmethod
     def evaluate(self, given: Evaluation) -> pa.Table:

@@ -5,6 +5,7 @@ A length of time is days, hours, minutes, seconds: months and years are longer o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -56,17 +57,18 @@ def _option(reader: Cursor) -> Option:
     return Option(name, reader.expression(), position)
 
 
-def view_options(options: list[Option]) -> tuple[int | None, str | None, int | None]:
+def view_options(options: list[Option], also: Sequence[str] = ()) -> tuple[int | None, str | None, int | None]:
     """For how many microseconds a view keeps its groups, which state of tables its rows see, and for how many
-    microseconds it keeps its changes, if it says so."""
+    microseconds it keeps its changes, if it says so. It ``also`` has others, which are read elsewhere."""
     given: dict[str, Option] = {}
     for option in options:
         if option.name not in ("retain", "tables", "keep_changes"):
+            has = "it has retain, tables and keep_changes: WITH (retain = '7 days', tables = 'frozen')"
             raise SqlError(
                 "VIEW_OPTION_UNKNOWN",
-                f"a view has no option {option.name}",
+                f"a {'materialized ' if also else ''}view has no option {option.name}",
                 position=option.position,
-                hint="it has retain, tables and keep_changes: WITH (retain = '7 days', tables = 'frozen')",
+                hint=f"it has {', '.join(also)} and keep_changes: WITH (strategy = 'IMB')" if also else has,
             )
         if given.setdefault(option.name, option) is not option:
             raise SqlError(

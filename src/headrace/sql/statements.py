@@ -482,7 +482,9 @@ class StatementReader(Cursor):
         clauses = refresh_clauses(self) if materialized else Clauses()
         options = with_options(self)
         wanted = Wanted([one for one in options if one.name in OPTIONS] if materialized else (), clauses)
-        retain, tables, keep_changes = view_options([one for one in options if one not in wanted.options])
+        retain, tables, keep_changes = view_options(
+            [one for one in options if one not in wanted.options], OPTIONS if materialized else ()
+        )
         if not self.take("AS") or not self.at_query():
             self.fail("AS and a query")
         query, text = self.rest_as_query(), self.written()
